@@ -1,0 +1,168 @@
+"""The golden run: the same job without a crash, run twice, kept and shared.
+
+Responsible for: running it (with the numeric faults of the scenario, which belong to the data), comparing the two runs
+record by record, and a cache keyed by everything that decides the numbers: workload, seed, ranks, numeric faults,
+versions, source of the reference trainer, processor. Workers of a test session share it under a file lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from pathlib import Path
+
+from filelock import FileLock
+
+from harness.errors import LaunchError
+from harness.launch.connection import Launcher
+from harness.plan import Plan, make_plan, versions
+from harness.scenario import Scenario
+from harness.store import Baseline, RankLog, RunDirectory, parse_float, read_baseline, read_rank_logs
+from harness.supervisor import run_attempts
+
+_LOCK_S = 600.0
+# What must be equal in the two golden runs; times and process ids may differ.
+_COMPARED = (
+    "batch",
+    "step",
+    "epoch",
+    "batch_in_epoch",
+    "tag",
+    "reason",
+    "loss",
+    "global_loss",
+    "scale",
+    "samples",
+    "digests",
+    "checkpoint",
+)
+
+
+def golden_scenario(scenario: Scenario) -> Scenario:
+    """The uninterrupted job: the ranks of the first attempt, only the faults that belong to the data."""
+    numeric = tuple(map(str, make_plan(scenario).numeric))
+    changes = {
+        "name": "golden",
+        "faults": numeric,
+        "world_sizes": scenario.world_sizes[:1],
+        "expect": "resumes",
+        "max_attempts": 1,
+    }
+    return scenario.model_copy(update=changes)
+
+
+def cache_key(scenario: Scenario) -> str:
+    """Equal for two scenarios exactly if their golden runs must give the same numbers."""
+    facts = {
+        "scenario": golden_scenario(scenario).model_dump(mode="json", exclude={"name", "tolerance", "deadline_s"}),
+        "versions": versions(),
+        "source": _source_digest(),
+        "machine": [platform.machine(), _processor(), platform.release()],
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def obtain(scenario: Scenario, cache: Path, launcher: Launcher) -> tuple[Baseline, Path]:
+    """The baseline of a scenario, from the cache or by running it twice.
+
+    Args:
+        scenario: whose uninterrupted run is wanted.
+        cache: directory of all baselines; made if it is missing.
+        launcher: how the ranks are started.
+
+    Returns:
+        The baseline and the directory that it is stored in.
+
+    Raises:
+        LaunchError, CapabilityError: it could not be run.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    target = cache / cache_key(scenario)
+    with FileLock(cache / f"{target.name}.lock", timeout=_LOCK_S):
+        if not (target / "baseline.json").is_file():
+            shutil.rmtree(target, ignore_errors=True)
+            _make(golden_scenario(scenario), target, launcher)
+    return read_baseline(target), target
+
+
+def _make(scenario: Scenario, target: Path, launcher: Launcher) -> None:
+    plan = make_plan(scenario)
+    # Beside the target, on the same file system, so that the finished baseline appears in one rename.
+    work = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=target.parent))
+    try:
+        runs = [_run_once(plan, work / name, launcher) for name in ("first", "second")]
+        unstable = first_difference(runs[0], runs[1])
+        facts = {"world_size": scenario.world_size(0), "unstable": unstable}
+        golden = work / "golden"
+        shutil.copytree(work / "first" / "attempt-000", golden)
+        (golden / "baseline.json").write_text(json.dumps(facts))
+        golden.rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _run_once(plan: Plan, path: Path, launcher: Launcher) -> dict[int, RankLog]:
+    directory = RunDirectory.create(path, plan)
+    run_attempts(plan, directory, launcher)
+    attempt = directory.attempt(0)
+    logs = read_rank_logs(attempt)
+    if not logs or not all(log.ended for log in logs.values()):
+        raise LaunchError(_why_not(attempt, logs, plan))
+    return logs
+
+
+def _why_not(attempt: Path, logs: dict[int, RankLog], plan: Plan) -> str:
+    said = [
+        line for file in sorted(attempt.glob("*.stderr")) for line in file.read_text(errors="replace").strip().splitlines()[-8:]
+    ]
+    ranks = f"{len(logs)} of {plan.attempts[0].world_size} ranks wrote an event log"
+    last = "\n  ".join(said) or "(nothing)"
+    return (
+        f"the uninterrupted run did not come to its end, so there is nothing to compare with; {ranks}; its last words:\n  {last}"
+    )
+
+
+def first_difference(first: dict[int, RankLog], second: dict[int, RankLog]) -> str:
+    """Where two runs that should be identical differ, in words; empty if they do not."""
+    if first.keys() != second.keys():
+        return f"ranks {sorted(first)} in the first run, {sorted(second)} in the second"
+    for rank in first:
+        a, b = (_comparable(log) for log in (first[rank], second[rank]))
+        for one, other in zip(a, b, strict=False):
+            if one != other:
+                field = next(key for key in one if one[key] != other[key])
+                where = f"rank {rank}, {one['event']} at step {one['step']}"
+                return f"{where}: {field} is {_short(one[field])} in one run, {_short(other[field])} in the other"
+        if len(a) != len(b):
+            return f"rank {rank}: {len(a)} records in the first run, {len(b)} in the second"
+    return ""
+
+
+def _comparable(log: RankLog) -> list[dict[str, object]]:
+    return [{key: record.get(key) for key in ("event", *_COMPARED)} for record in log.records if record["event"] != "start"]
+
+
+def _short(value: object) -> str:
+    number = parse_float(value)
+    return f"{value} ({number:.6g})" if isinstance(value, str) and number == number else repr(value)[:120]
+
+
+def _source_digest() -> str:
+    digest = hashlib.sha256()
+    for folder in ("reference", "probe"):
+        for path in sorted((Path(__file__).parent / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _processor() -> str:
+    # The processor decides which kernels torch picks, and so the last bits.
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return platform.processor()
+    kept = [line for line in cpuinfo.read_text().splitlines() if line.startswith(("model name", "flags", "Features", "CPU part"))]
+    return hashlib.sha256("\n".join(sorted(set(kept))).encode()).hexdigest() + f" x{os.cpu_count()}"

@@ -1,0 +1,231 @@
+"""Measures this machine in one run, and prints ratios.
+
+Responsible for: the figures of `harness bench`. Each is measured here and now, beside the thing that it is compared with;
+none is asserted anywhere, since shared machines drift.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import select
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness import baseline
+from harness.case import Workbench, run_case
+from harness.errors import HarnessError
+from harness.inject import process
+from harness.inject.arming import Injector
+from harness.inject.gate import Gate
+from harness.inject.install import install
+from harness.launch.connection import Launcher
+from harness.plan import make_plan, versions
+from harness.scenario import Scenario, reference
+from harness.session import Session
+from harness.store import RecordWriter, RunDirectory
+from harness.supervisor import AttemptRunner
+
+SCHEMA = "harness.bench/1"
+_WRITES = 5_000
+_WRITE_BYTES = 100
+_WRITER = (
+    "import os, sys, time\n"
+    "fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o644)\n"
+    f"data, n = bytes({_WRITE_BYTES}), int(sys.argv[2])\n"
+    "start = time.perf_counter()\n"
+    "for _ in range(n): os.write(fd, data)\n"
+    "print((time.perf_counter() - start) / n * 1e6)\n"
+)
+
+Figures = dict[str, Any]
+Say = Callable[[str], None]
+
+
+def measure(num_warm: int, num_cold: int, say: Say) -> Figures:
+    """Takes all figures.
+
+    Args:
+        num_warm: warm cases to time.
+        num_cold: cases through torchrun to time.
+        say: is told what is being measured.
+
+    Returns:
+        The figures by name; `None` where this machine cannot take one.
+
+    Raises:
+        HarnessError: a case did not pass, so its time means nothing.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="harness-bench-"))
+    session = Session.new()
+    try:
+        bench = Workbench(folder / "runs", folder / "baselines", session.warm())
+        figures: Figures = {"machine": machine(), "versions": versions()}
+        say("cost of a stopped write")
+        figures |= write_costs(folder)
+        say(f"{num_warm} crash-and-resume cases, warm")
+        warm_s = case_seconds(bench, "warm", num_warm)
+        say(f"{num_cold} crash-and-resume cases through torchrun")
+        cold_s = case_seconds(bench, "torchrun", num_cold)
+        figures |= {
+            "cases_per_min_warm": 60 / warm_s,
+            "cases_per_min_cold": 60 / cold_s,
+            "warm_over_cold": cold_s / warm_s,
+        }
+        say("memory of a warm rank")
+        figures["rank_extra_memory_mb"] = rank_memory_mb(bench)
+        return figures
+    finally:
+        session.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def to_json(figures: Figures) -> str:
+    """The figures as `harness.bench/1`."""
+    return json.dumps({"schema": SCHEMA, **figures}, indent=1)
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "python": platform.python_version(),
+    }
+
+
+def crash_and_resume(launch: str) -> Scenario:
+    """The case that is timed: two ranks, one dies in the middle of a shard's write, the job resumes."""
+    return reference(
+        "sharded",
+        ranks=2,
+        launch=launch,
+        name=f"bench-{launch}",
+        faults="sigkill rank 1 during write step-00000016/rank1.bin.tmp at 50%",
+    )
+
+
+def case_seconds(bench: Workbench, launch: str, number: int) -> float:
+    """Median seconds of a case whose baseline is cached. Raises: HarnessError if a case does not pass."""
+    scenario = crash_and_resume(launch)
+    baseline.obtain(scenario, bench.baselines, bench.launcher(scenario))
+    times = []
+    for _ in range(number):
+        started = time.perf_counter()
+        verdict, directory = run_case(scenario, bench)
+        times.append(time.perf_counter() - started)
+        if verdict.outcome != "PASS":
+            raise HarnessError(f"the timed case did not pass, so its time means nothing: see `harness judge {directory.path}`")
+    return statistics.median(times)
+
+
+def write_costs(folder: Path) -> Figures:
+    """Microseconds of one 100-byte write: plain, through the gate (recorded and answered), and under strace."""
+    plain = float(_output([sys.executable, "-c", _WRITER, str(folder / "plain"), str(_WRITES)]))
+    gated = _gated_write_us(folder)
+    figures: Figures = {"plain_write_us": plain, "gate_write_us": gated, "gate_over_plain": gated / plain}
+    strace = shutil.which("strace")
+    if strace is None:
+        return figures | {"strace_write_us": None, "strace_over_gate": None}
+    command = [strace, "-f", "--seccomp-bpf", "-e", "trace=write", "-o", os.devnull, sys.executable, "-c", _WRITER]
+    traced = float(_output([*command, str(folder / "traced"), str(_WRITES)]))
+    return figures | {"strace_write_us": traced, "strace_over_gate": traced / gated}
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+class _Ignore:
+    """The supervisor of the write benchmark, where no fault is armed."""
+
+    def signal_ranks(self, ranks: object, number: signal.Signals, why: str) -> None:
+        """Never called."""
+
+    def fired(self, fault: object, rank: int, **facts: Any) -> None:
+        """Never called."""
+
+    def noted(self, rank: int, record: dict[str, Any]) -> None:
+        """Never called."""
+
+
+def _gated_write_us(folder: Path) -> float:
+    """The same writes through the real gate and injector, each recorded in an operation log."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    read, write = os.pipe()
+    supervisor = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.dup2(write, 1)
+            install(theirs, 0, supervisor, reads=False, read_opens=False)
+            os.execv(sys.executable, [sys.executable, "-c", _WRITER, str(folder / "gated"), str(_WRITES)])  # noqa: S606
+        finally:
+            os._exit(127)
+    os.close(write)
+    theirs.close()
+    with ours:
+        fds = socket.recv_fds(ours, 4096, 1)[1]
+    operations = RecordWriter(folder / "operations.jsonl")
+    plan = make_plan(crash_and_resume("warm")).attempts[-1]
+    gate = Gate(str(folder), {}, Injector(plan, folder, {}, _Ignore(), operations).decide)
+    gate.add(fds[0], 0)
+    poll = _poll_both(fds[0], read)
+    while True:
+        ready = dict(poll.poll(60_000))
+        if not ready or read in ready:
+            break
+        gate.handle(fds[0])
+    with os.fdopen(read) as file:
+        text = file.read()
+    gate.close()
+    operations.close()
+    os.waitpid(pid, 0)
+    return float(text)
+
+
+def _poll_both(listener: int, output: int) -> select.poll:
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    poll.register(output, select.POLLIN)
+    return poll
+
+
+class _Weighing(AttemptRunner):
+    """An attempt whose ranks are weighed when they have done all their work."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.private_bytes: list[int] = []
+
+    def noted(self, rank: int, record: dict[str, Any]) -> None:
+        """Follows the log as ever; at a rank's `end`, reads its memory while it waits."""
+        super().noted(rank, record)
+        if record.get("event") == "end":
+            self.private_bytes.append(process.private_memory_bytes(self.process_id(rank)))
+
+
+def rank_memory_mb(bench: Workbench) -> float:
+    """Megabytes (10^6 bytes) that one warm rank has beyond the pages that it shares with the server."""
+    scenario = reference("sharded", ranks=2, name="bench-memory")
+    plan = make_plan(scenario)
+    directory = RunDirectory.create(bench.runs / scenario.name, plan)
+    directory.attempt(0).mkdir()
+    launcher: Launcher = bench.launcher(scenario)
+    runner = _Weighing(plan, plan.attempts[0], directory, launcher)
+    runner.run()
+    return statistics.mean(runner.private_bytes) / 1e6

@@ -1,0 +1,84 @@
+"""One case, from scenario to verdict; the whole story on one screen.
+
+Responsible for: the order of things. Each thing is done elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import baseline
+from harness.judge import judge
+from harness.launch.cold import ColdLaunch
+from harness.launch.connection import Launcher
+from harness.launch.warm import WarmLaunch
+from harness.oracle.verdict import Verdict
+from harness.plan import make_plan
+from harness.scenario import Scenario
+from harness.store import RunDirectory, read_baseline, read_run
+from harness.supervisor import run_attempts
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """Where cases are run, and by what.
+
+    Attributes:
+        runs: directory of all run directories.
+        baselines: directory of the baseline cache.
+        warm: the session's warm server.
+    """
+
+    runs: Path
+    baselines: Path
+    warm: WarmLaunch
+
+    def launcher(self, scenario: Scenario) -> Launcher:
+        """How the ranks of a scenario are started."""
+        return self.warm if scenario.launch == "warm" else ColdLaunch()
+
+
+def run_case(scenario: Scenario, bench: Workbench) -> tuple[Verdict, RunDirectory]:
+    """Runs and judges one case.
+
+    1. Plan: every attempt, rank, limit and fault, as data.
+    2. Save the plan, before anything happens; it is the replay file.
+    3. The golden run, twice the first time, and its determinism check: the baseline.
+    4. The faulted run with its restarts.
+    5. Judge what was recorded, and save the verdict.
+
+    Returns:
+        The verdict and the run directory.
+
+    Raises:
+        UsageError, CapabilityError, LaunchError: the case could not be run at all.
+    """
+    plan = make_plan(scenario)
+    launcher = bench.launcher(scenario)
+    directory = RunDirectory.create(_free_name(bench.runs, scenario.name), plan)
+    _, golden = baseline.obtain(scenario, bench.baselines, launcher)
+    shutil.copytree(golden, directory.golden)
+    run_attempts(plan, directory, launcher)
+    return judge_stored(directory.path), directory
+
+
+def judge_stored(path: Path) -> Verdict:
+    """Judges a stored run, again if need be, and saves the verdict. Raises: UsageError if it is no run directory."""
+    run = read_run(path)
+    verdict = judge(run, read_baseline(run.directory.golden))
+    run.directory.verdict_file.write_text(json.dumps(verdict.to_json(), indent=1))
+    return verdict
+
+
+def _free_name(runs: Path, name: str) -> Path:
+    """A run directory that does not exist yet: the case's name, numbered where it is taken."""
+    runs.mkdir(parents=True, exist_ok=True)
+    number = 1
+    path = runs / name
+    while path.exists():
+        number += 1
+        path = runs / f"{name}.{number}"
+    return path

@@ -1,0 +1,72 @@
+"""What can be known of a checkpoint directory without torch: its files by content, and which checkpoints are in it.
+
+Responsible for: snapshots (path → size and sha256) and finding the newest committed checkpoint by name. A checkpoint is a
+top-level entry: a file, or a directory that holds a `manifest.json`. Its number is the last run of digits in its name.
+Not responsible for: whether its content is good; only loading it tells.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.store import Files
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, order=True)
+class Entry:
+    """A checkpoint by its name; `number` is 0 where the name has no digits."""
+
+    number: int
+    name: str
+
+
+def snapshot(root: Path, below: str = "") -> Files:
+    """All files below `root/below`, by content; keys are relative to `root`. A file that vanishes meanwhile is left out.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    start = root / below if below else root
+    if start.is_file():
+        return {below: _content(start)}
+    found: Files = {}
+    for directory, _, names in os.walk(start):
+        for name in names:
+            path = Path(directory, name)
+            try:
+                found[str(path.relative_to(root))] = _content(path)
+            except FileNotFoundError:
+                continue
+    return dict(sorted(found.items()))
+
+
+def _content(path: Path) -> tuple[int, str]:
+    if path.is_symlink():
+        target = os.fsencode(path.readlink())
+        return len(target), "link:" + hashlib.sha256(target).hexdigest()
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
+
+
+def committed_entries(root: Path) -> list[Entry]:
+    """The checkpoints that look committed, oldest first."""
+    found = []
+    for path in root.iterdir() if root.is_dir() else ():
+        if path.name.endswith(".tmp") or path.name.startswith("."):
+            continue
+        if path.is_file() or (path / MANIFEST).is_file():
+            found.append(Entry(number_of(path.name), path.name))
+    return sorted(found)
+
+
+def number_of(name: str) -> int:
+    """The number in a checkpoint's name, 0 if there is none."""
+    digits = re.findall(r"\d+", name)
+    return int(digits[-1]) if digits else 0

@@ -1,0 +1,169 @@
+"""The command line. Responsible for words and exit codes only; every command is a call of one function below.
+
+Exit codes: 0 all PASS, 1 a FAIL, 2 wrong usage, 3 no FAIL but something INCONCLUSIVE, 4 the harness's own fault or a
+machine that cannot do it, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness import __version__
+from harness.errors import (
+    EXIT_FAIL,
+    EXIT_HARNESS,
+    EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
+    EXIT_PASS,
+    EXIT_USAGE,
+    HarnessError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from harness.oracle.verdict import Verdict
+
+_EXITS = {"PASS": EXIT_PASS, "FAIL": EXIT_FAIL, "INCONCLUSIVE": EXIT_INCONCLUSIVE}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="harness")
+def cli() -> None:
+    """Proves that a PyTorch training job resumes exactly, whenever it dies."""
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where the new run directory goes."
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the result as JSON.")
+def replay(file: Path, out: Path, json_file: Path | None) -> int:
+    """Runs the case of a replay file (a plan.toml, or the run directory that holds it) once more.
+
+    Example: harness replay runs/test_x/plan.toml
+    """
+    from harness.case import Workbench, run_case
+    from harness.plan import read_plan, versions
+    from harness.report.result import result, to_text
+    from harness.report.text import render
+    from harness.session import Session
+    from harness.store import read_baseline
+
+    plan = read_plan(file)
+    for name, recorded in plan.versions.items():
+        if versions().get(name) != recorded:
+            click.echo(f"note: recorded with {name} {recorded}, repeated with {versions().get(name)}", err=True)
+    _writable(out)
+    session = Session.new()
+    try:
+        verdict, directory = run_case(plan.scenario, Workbench(out.resolve(), out.resolve() / "baselines", session.warm()))
+    finally:
+        session.close()
+    click.echo(render(verdict, directory.path))
+    if json_file:
+        document = result(["harness", *sys.argv[1:]], plan.scenario, read_baseline(directory.golden), [verdict])
+        _write(json_file, to_text(document))
+    return _exit_code(verdict)
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def judge(run: Path) -> int:
+    """Judges a stored run directory again, without running anything.
+
+    Example: harness judge runs/test_x
+    """
+    from harness.case import judge_stored
+    from harness.report.text import render
+
+    verdict = judge_stored(run)
+    click.echo(render(verdict, run))
+    return _exit_code(verdict)
+
+
+@cli.command()
+def doctor() -> int:
+    """Says what this machine can do, by trying it, and what is lost without each.
+
+    Example: harness doctor
+    """
+    from harness.doctor import run_checks
+    from harness.report.tables import doctor_table
+
+    results = run_checks()
+    doctor_table(results)
+    return EXIT_PASS if all(result.works or not result.check.required for result in results) else EXIT_HARNESS
+
+
+@cli.command()
+@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the figures as JSON.")
+@click.option("--cases", default=10, show_default=True, type=click.IntRange(1), help="Warm cases to time.")
+@click.option("--cold-cases", default=2, show_default=True, type=click.IntRange(1), help="Cases through torchrun to time.")
+def bench(json_file: Path | None, cases: int, cold_cases: int) -> int:
+    """Measures this machine: cases per minute warm and through torchrun, the gate's cost, memory per rank. Prints ratios.
+
+    Example: harness bench --json bench.json
+    """
+    from harness.bench import measure, to_json
+    from harness.report.tables import bench_table
+
+    figures = measure(cases, cold_cases, lambda text: click.echo(text, err=True))
+    bench_table(figures)
+    if json_file:
+        _write(json_file, to_json(figures))
+    return EXIT_PASS
+
+
+def _exit_code(verdict: Verdict) -> int:
+    return _EXITS[verdict.outcome]
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(
+            [f"cannot write to {folder}: {error.strerror}; expected a directory for run directories (--out)"]
+        ) from None
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError([f"cannot write {path}: {error.strerror}"]) from None
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The console script. An error of the user is shown as text, one of ours with its traceback; neither is hidden."""
+    try:
+        code = cli.main(arguments, prog_name="harness", standalone_mode=False)
+    except click.exceptions.Abort:
+        code = EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        code = EXIT_USAGE
+    except HarnessError as error:
+        click.echo(f"harness: {error}", err=True)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        click.echo("harness: interrupted", err=True)
+        code = EXIT_INTERRUPTED
+    except Exception:  # noqa: BLE001 - the last resort, and it shows everything
+        traceback.print_exc()
+        click.echo("harness: this is a defect of the harness itself; please report it with the text above", err=True)
+        code = EXIT_HARNESS
+    sys.exit(code or EXIT_PASS)
+
+
+if __name__ == "__main__":
+    main()

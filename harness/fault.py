@@ -1,0 +1,452 @@
+"""The vocabulary of faults: what can be done to a training job, where, and when; and its one-line grammar.
+
+Responsible for: pure data, `parse` and `str`, which are inverse to each other. The same sentence stands in a scenario,
+in a replay file and in a report. Not responsible for: doing any of it (`harness.inject`, `harness.supervisor`).
+
+Grammar (words in capitals are filled in; brackets are optional)::
+
+    SIGNAL WHO before|after OPERATION PATTERN [occurrence N] [by rank N] [attempt N]
+    SIGNAL WHO during OPERATION PATTERN at POSITION [occurrence N] [by rank N] [attempt N]
+    SIGNAL WHO at step N [by rank N] [attempt N]
+    ERRNO WHO on OPERATION PATTERN [occurrence N] [times N | always] [attempt N]
+    short-write WHO on OPERATION PATTERN at POSITION [occurrence N] [times N | always] [attempt N]
+    quota N bytes [attempt N]
+    full-disk N bytes [attempt N]
+    truncate CHECKPOINT[/PATTERN] to POSITION [attempt N]
+    flip CHECKPOINT[/PATTERN] at POSITION [bit N] [attempt N]
+    delete CHECKPOINT[/PATTERN] [attempt N]
+    overflow|nan|nonfinite-grad|spike WHO at batch N [times N]
+
+    SIGNAL     sigkill, sigterm, sigstop
+    ERRNO      ENOSPC, EIO, EDQUOT, ... (a name of the C library)
+    WHO        rank N | ranks N,N | all ranks | any rank
+    OPERATION  a family of system calls by its Linux name: write, open, read, fsync, rename, unlink, mkdir, ...
+    PATTERN    of the path below the checkpoint directory: * within a name, ** over directories; a pattern without a
+               slash is compared with the last name only, and `.` is the checkpoint directory itself
+    POSITION   N% | byte N | last byte   (how many bytes land, or where)
+    CHECKPOINT newest | older (the one before the newest) | every
+
+`occurrence` counts from 1 over the whole attempt, for one rank and one pattern. `attempt` 0 is the first launch; damage
+(`truncate`, `flip`, `delete`) is done before its attempt, 1 unless said otherwise. Numeric faults hit a *batch* (the
+count of batches over the whole job), not a step, because a skipped batch completes no step; they hit every attempt, and
+the uninterrupted run too: a bad batch is part of the data.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from harness.errors import UsageError
+
+SIGNALS = {"sigkill": signal.SIGKILL, "sigterm": signal.SIGTERM, "sigstop": signal.SIGSTOP}
+NUMERIC_EFFECTS = ("overflow", "nan", "nonfinite-grad", "spike")
+DAMAGE_EFFECTS = ("truncate", "flip", "delete")
+DISK_EFFECTS = ("quota", "full-disk")
+CHECKPOINT_CHOICES = ("newest", "older", "every")
+# All names, not `errno.errorcode`: that has one name a number, and would not know EOPNOTSUPP or EWOULDBLOCK.
+ERRNO_NAMES = frozenset(name for name in dir(errno) if name.startswith("E"))
+
+# One word for one thing: the family carries the Linux name of its oldest member; the log keeps the exact call beside it.
+OPERATIONS: dict[str, tuple[str, ...]] = {
+    "open": ("open", "openat", "openat2", "creat"),
+    "read": ("read", "pread64", "readv", "preadv", "preadv2"),
+    "write": ("write", "writev", "pwrite64", "pwritev", "pwritev2", "sendfile", "copy_file_range"),
+    "truncate": ("truncate", "ftruncate", "fallocate"),
+    "fsync": ("fsync", "fdatasync", "sync_file_range", "syncfs", "sync"),
+    "rename": ("rename", "renameat", "renameat2"),
+    "link": ("link", "linkat"),
+    "symlink": ("symlink", "symlinkat"),
+    "unlink": ("unlink", "unlinkat"),
+    "mkdir": ("mkdir", "mkdirat"),
+    "rmdir": ("rmdir",),
+    "chmod": ("chmod", "fchmod", "fchmodat", "fchmodat2"),
+}
+
+
+@dataclass(frozen=True)
+class Who:
+    """The ranks a fault speaks of.
+
+    Attributes:
+        ranks: the named ranks; empty for a quantifier.
+        quantifier: "all" or "any", or "" when ranks are named.
+    """
+
+    ranks: tuple[int, ...] = ()
+    quantifier: str = ""
+
+    def __str__(self) -> str:
+        if self.quantifier:
+            return "all ranks" if self.quantifier == "all" else "any rank"
+        if len(self.ranks) == 1:
+            return f"rank {self.ranks[0]}"
+        return "ranks " + ",".join(map(str, self.ranks))
+
+    def covers(self, rank: int) -> bool:
+        """Whether the fault concerns this rank at all."""
+        return bool(self.quantifier) or rank in self.ranks
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in a run of bytes: `percent`, or `byte` (negative: counted from the end, -1 is all but the last byte)."""
+
+    percent: float | None = None
+    byte: int | None = None
+
+    def __str__(self) -> str:
+        if self.percent is not None:
+            digits = f"{Decimal(repr(self.percent)):f}"  # every digit, never an exponent: `parse` must read the same number
+            return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits}%"
+        return "last byte" if self.byte == -1 else f"byte {self.byte}"
+
+    def of(self, size_bytes: int) -> int:
+        """The byte count that this position means in a run of `size_bytes`, clamped to it."""
+        if self.percent is not None:
+            return min(size_bytes, int(size_bytes * Fraction(repr(self.percent)) / 100))  # in floats, 32.3% of 1000 bytes are 322
+        assert self.byte is not None
+        return max(0, min(size_bytes, self.byte if self.byte >= 0 else size_bytes + self.byte))
+
+
+@dataclass(frozen=True)
+class OperationPoint:
+    """A file operation of a rank: the `occurrence`-th of this family whose path matches."""
+
+    operation: str
+    pattern: str
+    moment: str = "before"  # before | during | after
+    position: Position | None = None
+    occurrence: int = 1
+
+    def matches(self, operation: str, paths: Sequence[str]) -> bool:
+        """Whether an operation on these paths (relative to the checkpoint directory) is of this kind."""
+        return operation == self.operation and any(matches_path(self.pattern, path) for path in paths)
+
+
+@dataclass(frozen=True)
+class StepPoint:
+    """The moment at which a rank has completed optimizer update number `step` and has logged it."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class SignalFault:
+    """A signal to one rank, some, or all at once, when the triggering rank reaches a point."""
+
+    signal: str
+    who: Who
+    point: OperationPoint | StepPoint
+    trigger: int | None = None
+    attempt: int = 0
+
+    def __str__(self) -> str:
+        by = "" if self.trigger is None else f" by rank {self.trigger}"
+        if isinstance(self.point, StepPoint):
+            where = f"at step {self.point.step}"
+            return f"{self.signal} {self.who} {where}{by}{_attempt(self.attempt)}"
+        where = f"{self.point.moment} {_operation(self.point)}"
+        return f"{self.signal} {self.who} {where}{by}{_attempt(self.attempt)}"
+
+    def triggered_by(self, rank: int) -> bool:
+        """Whether this rank's operations are the ones that are counted."""
+        if self.trigger is not None:
+            return rank == self.trigger
+        return self.who.covers(rank)
+
+    def victims(self, world_size: int, trigger_rank: int) -> tuple[int, ...]:
+        """The ranks that get the signal once `trigger_rank` has reached the point."""
+        if self.who.quantifier == "all":
+            return tuple(range(world_size))
+        return self.who.ranks or (trigger_rank,)
+
+
+@dataclass(frozen=True)
+class ErrnoFault:
+    """A file operation that fails with an error of the C library, or (`short-write`) writes only a part."""
+
+    errno_name: str  # "" for a short write
+    who: Who
+    point: OperationPoint
+    times: int = 1  # 0: from then on
+    attempt: int = 0
+
+    def __str__(self) -> str:
+        times = {1: "", 0: " always"}.get(self.times, f" times {self.times}")
+        name = self.errno_name or "short-write"
+        return f"{name} {self.who} on {_operation(self.point)}{times}{_attempt(self.attempt)}"
+
+
+@dataclass(frozen=True)
+class DiskFault:
+    """A disk that is too small: `quota` is kept by the gate, `full-disk` is a real file system of that size."""
+
+    effect: str
+    size_bytes: int
+    attempt: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.effect} {self.size_bytes} bytes{_attempt(self.attempt)}"
+
+
+@dataclass(frozen=True)
+class DamageFault:
+    """Damage to files at rest, done between two attempts.
+
+    Attributes:
+        effect: truncate, flip, delete.
+        checkpoint: newest, older, every.
+        pattern: which files of it; "" for a checkpoint that is one file, or for all its files.
+        position: the size that is left (truncate), or the byte that is hit (flip).
+        bit: the bit of that byte, 0 to 7 (flip).
+    """
+
+    effect: str
+    checkpoint: str
+    pattern: str = ""
+    position: Position | None = None
+    bit: int = 0
+    attempt: int = 1
+
+    def __str__(self) -> str:
+        target = f"{self.checkpoint}/{self.pattern}" if self.pattern else self.checkpoint
+        how = ""
+        if self.effect == "truncate":
+            how = f" to {self.position}"
+        elif self.effect == "flip":
+            how = f" at {self.position}" + (f" bit {self.bit}" if self.bit else "")
+        return f"{self.effect} {target}{how}{_attempt(self.attempt, default=1)}"
+
+
+@dataclass(frozen=True)
+class NumericFault:
+    """A bad batch: `times` batches in a row from `batch` on, on the ranks of `who`."""
+
+    effect: str
+    who: Who
+    batch: int
+    times: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.effect} {self.who} at batch {self.batch}" + (f" times {self.times}" if self.times > 1 else "")
+
+
+Fault = SignalFault | ErrnoFault | DiskFault | DamageFault | NumericFault
+
+
+def matches_path(pattern: str, path: str) -> bool:
+    """Whether `path` (relative to the checkpoint directory, "." for itself) is meant by `pattern`.
+
+    A pattern without a slash is compared with the last name of the path; `*` and `?` do not cross a slash, `**` does.
+    """
+    if "/" not in pattern:
+        path = path.rsplit("/", 1)[-1]
+    return re.fullmatch(_regex(pattern), path, re.DOTALL) is not None
+
+
+def _regex(pattern: str) -> str:
+    parts = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    tokens = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
+    return "".join(parts.get(token, re.escape(token)) for token in tokens)
+
+
+def _operation(point: OperationPoint) -> str:
+    at = "" if point.position is None else f" at {point.position}"
+    nth = "" if point.occurrence == 1 else f" occurrence {point.occurrence}"
+    return f"{point.operation} {point.pattern}{at}{nth}"
+
+
+def _attempt(attempt: int, default: int = 0) -> str:
+    return "" if attempt == default else f" attempt {attempt}"
+
+
+def parse(text: str) -> Fault:
+    """Reads one fault.
+
+    Args:
+        text: a sentence of the grammar above; commas are ignored.
+
+    Returns:
+        The fault; `str()` of it is the canonical sentence, and parses to the same fault.
+
+    Raises:
+        UsageError: the sentence is not understood; the text says which word, and what was expected instead.
+    """
+    return _Sentence(text).parse()
+
+
+def parse_all(texts: Sequence[str]) -> tuple[Fault, ...]:
+    """Reads several faults; all that is wrong with any of them is one `UsageError`."""
+    faults: list[Fault] = []
+    problems: list[str] = []
+    for text in texts:
+        try:
+            faults.append(parse(text))
+        except UsageError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise UsageError(problems)
+    return tuple(faults)
+
+
+class _Sentence:
+    """One pass over the words of a fault, left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        # "ranks 0,2" keeps its comma; every other comma is punctuation. "50 %" is written by people as often as "50%".
+        joined = re.sub(r"(\d)\s+%", r"\1%", re.sub(r",(?=\s|$)", " ", text))
+        self.words = joined.split()
+
+    def parse(self) -> Fault:
+        effect = self._take("a fault word")
+        if effect in SIGNALS:
+            fault: Fault = self._signal(effect)
+        elif effect == "short-write" or effect in ERRNO_NAMES:
+            fault = self._errno(effect)
+        elif effect in DISK_EFFECTS:
+            fault = self._disk(effect)
+        elif effect in DAMAGE_EFFECTS:
+            fault = self._damage(effect)
+        elif effect in NUMERIC_EFFECTS:
+            fault = self._numeric(effect)
+        else:
+            known = [*SIGNALS, *NUMERIC_EFFECTS, *DAMAGE_EFFECTS, *DISK_EFFECTS, "short-write"]
+            raise self._problem(f"unknown fault word {effect!r}; expected one of {', '.join(known)}, or an errno such as ENOSPC")
+        if self.words:
+            raise self._problem(f"did not expect {' '.join(self.words)!r} at the end")
+        return fault
+
+    def _signal(self, effect: str) -> SignalFault:
+        who = self._who()
+        moment = self._one_of("before", "during", "after", "at")
+        point: OperationPoint | StepPoint
+        if moment == "at":
+            self._word("step")
+            point = StepPoint(self._number("a step", minimum=1))
+        else:
+            point = self._point(moment)
+        trigger = None
+        if self._optional("by"):
+            self._word("rank")
+            trigger = self._number("a rank")
+        return SignalFault(effect, who, point, trigger, self._attempt())
+
+    def _errno(self, effect: str) -> ErrnoFault:
+        who = self._who()
+        self._word("on")
+        point = self._point("during" if effect == "short-write" else "before")
+        times = 0 if self._optional("always") else self._times()
+        return ErrnoFault("" if effect == "short-write" else effect, who, point, times, self._attempt())
+
+    def _disk(self, effect: str) -> DiskFault:
+        size_bytes = self._number("a size", minimum=1)
+        self._word("bytes")
+        return DiskFault(effect, size_bytes, self._attempt())
+
+    def _damage(self, effect: str) -> DamageFault:
+        target = self._take("newest, older or every")
+        checkpoint, _, pattern = target.partition("/")
+        if checkpoint not in CHECKPOINT_CHOICES:
+            raise self._problem(f"unknown checkpoint {checkpoint!r}; expected {', '.join(CHECKPOINT_CHOICES)}, then /PATTERN")
+        if pattern.startswith("/") or ".." in pattern.split("/"):
+            raise self._problem(f"{pattern!r} leaves the checkpoint directory; expected a pattern inside it")
+        position, bit = None, 0
+        if effect == "truncate":
+            self._word("to")
+            position = self._position()
+        elif effect == "flip":
+            self._word("at")
+            position = self._position()
+            bit = self._number("a bit", maximum=7) if self._optional("bit") else 0
+        return DamageFault(effect, checkpoint, pattern, position, bit, self._attempt(default=1, minimum=1))
+
+    def _numeric(self, effect: str) -> NumericFault:
+        who = self._who()
+        self._word("at")
+        self._word("batch")
+        batch = self._number("a batch", minimum=1)
+        return NumericFault(effect, who, batch, self._times())
+
+    def _who(self) -> Who:
+        word = self._one_of("rank", "ranks", "all", "any")
+        if word == "rank":
+            return Who((self._number("a rank"),))
+        if word == "ranks":
+            listed = self._take("ranks such as 0,2")
+            if not re.fullmatch(r"\d{1,18}(,\d{1,18})*", listed):
+                raise self._problem(f"{listed!r} is no list of ranks; expected numbers such as 0,2")
+            return Who(tuple(sorted({int(n) for n in listed.split(",")})))
+        self._word("ranks" if word == "all" else "rank")
+        return Who(quantifier=word)
+
+    def _point(self, moment: str) -> OperationPoint:
+        operation = self._take("an operation")
+        if operation not in OPERATIONS:
+            raise self._problem(f"unknown operation {operation!r}; expected one of {', '.join(OPERATIONS)}")
+        pattern = self._take("a path pattern")
+        if pattern.startswith("/") or ".." in pattern.split("/"):
+            raise self._problem(f"{pattern!r} leaves the checkpoint directory; expected a pattern below it, such as *.tmp")
+        position = None
+        if moment == "during":
+            if operation != "write":
+                raise self._problem(f"only a write can be cut in the middle; found {operation!r}, expected write")
+            self._word("at")
+            position = self._position()
+        occurrence = self._number("a count", minimum=1) if self._optional("occurrence") else 1
+        return OperationPoint(operation, pattern, moment, position, occurrence)
+
+    def _position(self) -> Position:
+        word = self._take("a position: N%, byte N, or last byte")
+        if word in ("last", "byte"):
+            if word == "last":
+                self._word("byte")
+                return Position(byte=-1)
+            return Position(byte=self._number("a byte"))
+        if match := re.fullmatch(r"(\d+(?:\.\d+)?)%", word):
+            percent = float(match[1])
+            if percent <= 100:
+                return Position(percent=percent)
+        raise self._problem(f"{word!r} is no position; expected N% (0 to 100), byte N, or last byte")
+
+    def _attempt(self, default: int = 0, minimum: int = 0) -> int:
+        return self._number("an attempt", minimum=minimum) if self._optional("attempt") else default
+
+    def _times(self) -> int:
+        return self._number("a count", minimum=1) if self._optional("times") else 1
+
+    def _number(self, what: str, minimum: int = 0, maximum: int | None = None) -> int:
+        word = self._take(what)
+        limits = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
+        if not re.fullmatch(r"\d{1,18}", word) or int(word) < minimum or (maximum is not None and int(word) > maximum):
+            raise self._problem(f"{word!r} is not {what}; expected a whole number, {limits}")
+        return int(word)
+
+    def _take(self, what: str) -> str:
+        if not self.words:
+            raise self._problem(f"ends too early; expected {what}")
+        return self.words.pop(0)
+
+    def _word(self, expected: str) -> None:
+        self._one_of(expected)
+
+    def _one_of(self, *expected: str) -> str:
+        word = self._take(" or ".join(expected))
+        if word not in expected:
+            raise self._problem(f"found {word!r} where {' or '.join(expected)} was expected")
+        return word
+
+    def _optional(self, word: str) -> bool:
+        if self.words and self.words[0] == word:
+            self.words.pop(0)
+            return True
+        return False
+
+    def _problem(self, text: str) -> UsageError:
+        return UsageError([f"fault {self.text!r}: {text}"])

@@ -1,0 +1,244 @@
+"""From a plan's faults to an answer for each operation: what is armed, what has fired, what the log says of it.
+
+Responsible for: counting occurrences, choosing the fault, the order "write it down, then do it", quota and small disks,
+and following the ranks' event logs (each line passes the gate before it is written, so a rank is known to be exactly
+there). Not responsible for: how processes are killed, which the supervisor does.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.fault import SIGNALS, DiskFault, ErrnoFault, OperationPoint, SignalFault, StepPoint
+from harness.inject import disk
+from harness.inject.effects import CannotPerformError, perform
+from harness.inject.gate import Operation
+from harness.plan import AttemptPlan
+from harness.store import RecordWriter
+
+_LOG_LINE_BYTES = 1 << 20
+
+
+class Actions(Protocol):
+    """What the injector asks of the supervisor."""
+
+    def signal_ranks(self, ranks: Sequence[int], number: signal.Signals, why: str) -> None:
+        """Sends a signal to all of these ranks, as nearly at once as can be."""
+
+    def fired(self, fault: object, rank: int, **facts: Any) -> None:
+        """Writes down that a fault has fired."""
+
+    def noted(self, rank: int, record: dict[str, Any]) -> None:
+        """A rank is about to write this line to its event log; it waits until this returns."""
+
+
+class Injector:
+    """Answers the operations of one attempt.
+
+    Args:
+        plan: the faults of this attempt.
+        root: the checkpoint directory.
+        logs: absolute path → rank, of the event logs.
+        actions: the supervisor.
+        operations: where each operation is recorded, in order.
+    """
+
+    def __init__(self, plan: AttemptPlan, root: Path, logs: dict[str, int], actions: Actions, operations: RecordWriter) -> None:
+        self._plan, self._root, self._logs, self._actions, self._log = plan, root, logs, actions, operations
+        self._seen: Counter[tuple[int, int]] = Counter()  # (fault, rank) → matching operations so far
+        self._bound: dict[int, int] = {}  # fault of "any rank" → the rank that reached it first
+        self._spent: set[int] = set()
+        self._disk_fired = False
+        self._number = 0
+
+    def decide(self, operation: Operation) -> None:
+        """Answers one operation, or kills its rank instead."""
+        rank = self._logs.get(operation.paths[0])
+        if rank is not None:
+            self._follow_log(rank, operation)
+            return
+        index, fault = self._armed(operation)
+        self._record(operation, fault)
+        try:
+            if fault is None:
+                self._unfaulted(operation)
+            elif isinstance(fault, ErrnoFault):
+                self._fail(fault, operation)
+            else:
+                self._spent.add(index)
+                self._signal(fault, operation)
+        except ProcessLookupError:
+            return  # the process is gone, and with it the call
+        except CannotPerformError:
+            operation.go_on()
+        except OSError as error:
+            # The call itself fails, as it would have without us: its process gets exactly that answer.
+            operation.fail(error.errno or errno.EIO)
+
+    def _armed(self, operation: Operation) -> tuple[int, SignalFault | ErrnoFault | None]:
+        chosen: tuple[int, SignalFault | ErrnoFault | None] = (-1, None)
+        names = [name for name in operation.names if name is not None]
+        for index, fault in enumerate(self._plan.live):
+            point = fault.point
+            if not isinstance(point, OperationPoint) or not point.matches(operation.call.operation, names):
+                continue
+            if not (fault.triggered_by(operation.rank) if isinstance(fault, SignalFault) else fault.who.covers(operation.rank)):
+                continue
+            self._seen[index, operation.rank] += 1
+            if chosen[1] is None and self._due(index, fault, point, operation.rank):
+                chosen = (index, fault)
+        return chosen
+
+    def _due(self, index: int, fault: SignalFault | ErrnoFault, point: OperationPoint, rank: int) -> bool:
+        count = self._seen[index, rank]
+        if index in self._spent or count < point.occurrence:
+            return False
+        if isinstance(fault, SignalFault):
+            return count == point.occurrence
+        if fault.who.quantifier == "any" and self._bound.setdefault(index, rank) != rank:
+            return False
+        return fault.times == 0 or count < point.occurrence + fault.times
+
+    def _record(self, operation: Operation, fault: object) -> None:
+        self._number += 1
+        names = [name if name is not None else path for name, path in zip(operation.names, operation.paths, strict=True)]
+        self._log.write(
+            "operation",
+            n=self._number,
+            rank=operation.rank,
+            pid=operation.pid,
+            operation=operation.call.operation,
+            call=operation.call.name,
+            path=names[0],
+            to=names[1] if len(names) > 1 else None,
+            size_bytes=operation.size_bytes,
+            tampered=None if fault is None else str(fault),
+        )
+
+    def _unfaulted(self, operation: Operation) -> None:
+        small = self._plan.disk
+        grows = operation.call.operation == "write" or operation.call.name == "fallocate"
+        if small is None or not grows:
+            operation.go_on()
+        elif small.effect == "quota":
+            self._keep_quota(small, operation)
+        else:
+            # The answer is the kernel's own; that it must be "no" is known beforehand.
+            if operation.size_bytes > disk.room_bytes(f"/proc/{operation.pid}/root{self._root}"):
+                self._disk_is_full(small, operation)
+            operation.go_on()
+
+    def _keep_quota(self, small: DiskFault, operation: Operation) -> None:
+        room = max(0, small.size_bytes - disk.used_bytes(self._root))
+        landed, number = disk.no_space(operation.size_bytes, room)
+        if landed == operation.size_bytes:
+            operation.go_on()
+            return
+        self._disk_is_full(small, operation)
+        if number or not operation.call.data:
+            operation.fail(errno.ENOSPC)
+        else:
+            operation.give(perform(operation, landed))
+
+    def _disk_is_full(self, small: DiskFault, operation: Operation) -> None:
+        if not self._disk_fired:
+            self._disk_fired = True
+            self._fired(small, operation)
+
+    def _fail(self, fault: ErrnoFault, operation: Operation) -> None:
+        if fault.errno_name:
+            self._fired(fault, operation)
+            operation.fail(getattr(errno, fault.errno_name))
+            return
+        assert fault.point.position is not None
+        landed = perform(operation, fault.point.position.of(operation.size_bytes))
+        self._fired(fault, operation, bytes_landed=landed)
+        operation.give(landed)
+
+    def _signal(self, fault: SignalFault, operation: Operation) -> None:
+        point = fault.point
+        assert isinstance(point, OperationPoint)
+        victims = fault.victims(self._plan.world_size, operation.rank)
+        number = SIGNALS[fault.signal]
+        dies = operation.rank in victims and number == signal.SIGKILL
+        result: int | None = None
+        if point.moment == "after" or (point.moment == "during" and dies):
+            limit = None if point.position is None else point.position.of(operation.size_bytes)
+            result = perform(operation, limit)
+        self._fired(fault, operation, bytes_landed=result if operation.call.operation == "write" else None)
+        self._actions.signal_ranks(victims, number, "fault")
+        if dies or (operation.rank in victims and number == signal.SIGSTOP):
+            return  # unanswered: a dead rank needs no answer, a stopped one must not get past this call
+        if result is None:
+            operation.go_on()
+        else:
+            operation.give(result)
+
+    def _fired(self, fault: object, operation: Operation, **facts: Any) -> None:
+        path = operation.names[-1] or operation.paths[-1]
+        self._actions.fired(
+            fault,
+            operation.rank,
+            operation=operation.call.operation,
+            call=operation.call.name,
+            path=path,
+            n=self._number,
+            **facts,
+        )
+
+    def _follow_log(self, rank: int, operation: Operation) -> None:
+        if operation.call.operation != "write":
+            operation.go_on()
+            return
+        try:
+            records = _records(operation.read_data(_LOG_LINE_BYTES))
+        except OSError:
+            return
+        # Noting may take as long as it needs: the rank waits.
+        for record in records:
+            self._log.write("mark", rank=rank, what=record.get("event"), moment=record.get("moment"), step=record.get("step"))
+            self._actions.noted(rank, record)
+        fault = self._step_fault(rank, records)
+        if fault is None:
+            operation.go_on()
+            return
+        landed = perform(operation)
+        self._actions.fired(fault, rank, operation="step", step=records[-1].get("step"))
+        victims = fault.victims(self._plan.world_size, rank)
+        number = SIGNALS[fault.signal]
+        self._actions.signal_ranks(victims, number, "fault")
+        if rank not in victims or number == signal.SIGTERM:
+            operation.give(landed)
+
+    def _step_fault(self, rank: int, records: list[dict[str, Any]]) -> SignalFault | None:
+        steps = {record.get("step") for record in records if record.get("event") == "batch" and record.get("tag") == "STEP"}
+        for index, fault in enumerate(self._plan.live):
+            at_step = isinstance(fault, SignalFault) and isinstance(fault.point, StepPoint) and fault.point.step in steps
+            if at_step and index not in self._spent and isinstance(fault, SignalFault) and fault.triggered_by(rank):
+                self._spent.add(index)
+                return fault
+        return None
+
+
+def _records(data: bytes) -> list[dict[str, Any]]:
+    found = []
+    for line in data.split(b"\n"):
+        try:
+            record = json.loads(line) if line else None
+        except ValueError:
+            continue  # not a line of ours; the reader of the log reports it
+        if isinstance(record, dict):
+            found.append(record)
+    return found
+
+
+def needs_reads(plan: AttemptPlan) -> tuple[bool, bool]:
+    """Whether the filter must trap reads, and opens that only read: only where a fault speaks of them."""
+    operations = {fault.point.operation for fault in plan.live if isinstance(fault.point, OperationPoint)}
+    return "read" in operations, bool(operations & {"open", "read"})

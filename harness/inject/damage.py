@@ -1,0 +1,81 @@
+"""Damage to files at rest, between two attempts.
+
+Fault model: a file is shortened, one bit of it is flipped, or it is gone. Works only below the checkpoint directory that
+the harness has made for the case; a symbolic link that leads out of it is refused, never followed.
+Not covered: damage while a process has the file open.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.checkpoint_files import Entry, committed_entries
+from harness.errors import UsageError
+from harness.fault import DamageFault, matches_path
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """One file that was hit: `path` is relative to the checkpoint directory; `unchanged` if its bytes are still the same."""
+
+    path: str
+    entry: Entry
+    size_before: int
+    size_after: int
+    unchanged: bool
+
+
+def apply(fault: DamageFault, root: Path) -> list[Damaged]:
+    """Does the damage.
+
+    Args:
+        fault: what to do.
+        root: the checkpoint directory of the case.
+
+    Returns:
+        The files that were hit; empty if no checkpoint or no file of it matches.
+
+    Raises:
+        UsageError: a file that matches lies outside `root` (a symbolic link leads out).
+    """
+    entries = _chosen(fault, committed_entries(root))
+    targets = [(entry, path) for entry in entries for path in _files(fault, root, entry)]
+    outside = [str(path) for _, path in targets if not path.resolve().is_relative_to(root.resolve())]
+    if outside:
+        raise UsageError(
+            [f"fault '{fault}': {path} leads out of the checkpoint directory {root}; nothing was damaged" for path in outside]
+        )
+    return [_hit(fault, root, entry, path) for entry, path in targets]
+
+
+def _chosen(fault: DamageFault, entries: list[Entry]) -> list[Entry]:
+    if fault.checkpoint == "every":
+        return entries
+    return entries[-1:] if fault.checkpoint == "newest" else entries[-2:-1]
+
+
+def _files(fault: DamageFault, root: Path, entry: Entry) -> list[Path]:
+    path = root / entry.name
+    if path.is_file():
+        # A checkpoint that is one file has no names below it; a pattern then speaks of the file itself.
+        return [path] if not fault.pattern or matches_path(fault.pattern, entry.name) else []
+    files = sorted(Path(directory, name) for directory, _, names in os.walk(path) for name in names)
+    return [file for file in files if not fault.pattern or matches_path(fault.pattern, str(file.relative_to(path)))]
+
+
+def _hit(fault: DamageFault, root: Path, entry: Entry, path: Path) -> Damaged:
+    before = path.read_bytes()
+    after = before
+    if fault.effect == "delete":
+        path.unlink()
+        return Damaged(str(path.relative_to(root)), entry, len(before), 0, unchanged=False)
+    assert fault.position is not None
+    if fault.effect == "truncate":
+        after = before[: fault.position.of(len(before))]
+    elif before:
+        place = min(fault.position.of(len(before)), len(before) - 1)
+        after = before[:place] + bytes([before[place] ^ (1 << fault.bit)]) + before[place + 1 :]
+    path.write_bytes(after)
+    return Damaged(str(path.relative_to(root)), entry, len(before), len(after), unchanged=before == after)

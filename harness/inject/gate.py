@@ -1,0 +1,171 @@
+"""The gate: every file operation of every rank stops here until it is answered.
+
+Fault model: a rank is an unmodified process tree whose file-changing system calls wait (seccomp user notification). One
+supervisor thread answers for all ranks, so there is one total order of operations; an answer is "go on", "you got this
+error", "you got this result" (after the gate itself did part or all of the work), or none at all (the rank is killed
+while the call has not happened).
+Not covered: stores through `mmap`, `io_uring` (refused), files written by a process outside the tree. Whether a call
+that went on succeeded is not seen; what it was asked to do is.
+Responsible for: receiving, decoding, and the mechanics of an answer. What to answer is the decision of a `decide`
+function (`harness.inject.arming`).
+Source: seccomp_unotify(2).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from harness.inject import kernel, process
+from harness.inject.kernel import Notification
+from harness.inject.syscalls import CALLS, Call, this_architecture
+
+OUTSIDE = ("socket:", "pipe:", "anon_inode:", "/dev/", "/proc/", "/memfd:")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A file operation that waits for an answer.
+
+    Attributes:
+        rank: whose it is; -1 if it belongs to a launcher.
+        pid: the process.
+        call: which system call.
+        paths: absolute paths, source first.
+        names: the same relative to the watched directory ("." is the directory itself), None where outside.
+        size_bytes: bytes that it means to transfer, 0 for calls without data.
+    """
+
+    rank: int
+    pid: int
+    call: Call
+    paths: tuple[str, ...]
+    names: tuple[str | None, ...]
+    size_bytes: int
+    listener: int = field(repr=False)
+    notification: Notification = field(repr=False)
+
+    @property
+    def watched(self) -> bool:
+        """Whether it touches the watched directory."""
+        return any(name is not None for name in self.names)
+
+    def read_data(self, limit_bytes: int) -> bytes:
+        """The first bytes that a write passes. Raises: OSError if the process is gone."""
+        arguments = self.notification.arguments
+        return b"".join(process.read_data(self.notification.thread, self.call, arguments, limit_bytes))
+
+    def go_on(self) -> None:
+        """Lets the call happen."""
+        kernel.let_run(self.listener, self.notification)
+
+    def fail(self, errno_number: int) -> None:
+        """The call does not happen and reports this error."""
+        kernel.answer(self.listener, self.notification, errno_number=errno_number)
+
+    def give(self, value: int) -> None:
+        """The call does not happen (again): the gate has done it; the caller sees this result."""
+        kernel.answer(self.listener, self.notification, value=value)
+
+
+@dataclass
+class _Listener:
+    fd: int
+    rank: int  # -1: a tree of several ranks, looked up per process
+    ranks: dict[int, int] = field(default_factory=dict)
+
+
+class Gate:
+    """Receives the operations of all ranks of one attempt.
+
+    Args:
+        root: the watched directory, absolute and resolved.
+        logs: absolute path → rank, of the event logs; operations on them are passed to `decide` too.
+        decide: called for each operation on the watched directory or on an event log; must answer it, or leave it
+            unanswered if it has killed or stopped the process.
+    """
+
+    def __init__(self, root: str, logs: dict[str, int], decide: Callable[[Operation], None]) -> None:
+        self.root, self.logs, self.decide = root, logs, decide
+        self.num_notifications = 0
+        self._listeners: dict[int, _Listener] = {}
+        self._calls = {n: call for call in CALLS if (n := this_architecture().numbers.get(call.name)) is not None}
+        self._directories: dict[str, str] = {}
+
+    def add(self, fd: int, rank: int) -> None:
+        """Takes over a listener; it is closed by `remove` or `close`."""
+        kernel.wake_synchronously(fd)
+        self._listeners[fd] = _Listener(fd, rank)
+
+    def remove(self, fd: int) -> None:
+        """Closes a listener whose processes are gone."""
+        if self._listeners.pop(fd, None) is not None:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Closes all listeners; calls that still wait fail with ENOSYS."""
+        for fd in list(self._listeners):
+            self.remove(fd)
+
+    def __contains__(self, fd: int) -> bool:
+        return fd in self._listeners
+
+    def handle(self, fd: int) -> None:
+        """Answers the next waiting call of this listener."""
+        notification = kernel.receive(fd)
+        if notification is None:
+            return
+        self.num_notifications += 1
+        listener = self._listeners[fd]
+        try:
+            operation = self._decode(listener, notification)
+        except (OSError, ValueError):
+            # The process died while it was looked at, or passed an address that it does not own: the kernel's own
+            # answer is the right one.
+            operation = None
+        if operation is None:
+            kernel.let_run(fd, notification)
+        else:
+            self.decide(operation)
+
+    def _decode(self, listener: _Listener, notification: Notification) -> Operation | None:
+        """The operation, or None if it concerns neither the watched directory nor an event log."""
+        call = self._calls[notification.number]
+        thread = notification.thread
+        paths = process.call_paths(thread, call, notification.arguments)
+        if call.fd is not None and (paths[0].startswith(OUTSIDE) or not paths[0].startswith("/")):
+            return None
+        names = tuple(self._name(path, resolved=call.fd is not None) for path in paths)
+        if not any(name is not None for name in names) and paths[0] not in self.logs:
+            return None
+        pid = process.process_of(thread)
+        size_bytes = process.data_size(thread, call, notification.arguments)
+        return Operation(self._rank(listener, pid), pid, call, tuple(paths), names, size_bytes, listener.fd, notification)
+
+    def _name(self, path: str, *, resolved: bool) -> str | None:
+        """The path relative to the watched directory, None if it is outside."""
+        if not self._inside(path):
+            if resolved:
+                return None
+            # The trainer may have been given the directory through a symbolic link.
+            directory, _, last = path.rpartition("/")
+            if directory not in self._directories:
+                self._directories[directory] = os.path.realpath(directory or "/")
+            path = f"{self._directories[directory].rstrip('/')}/{last}"
+            if not self._inside(path):
+                return None
+        return path[len(self.root) + 1 :] or "."
+
+    def _inside(self, path: str) -> bool:
+        return path == self.root or path.startswith(self.root + "/")
+
+    def _rank(self, listener: _Listener, pid: int) -> int:
+        if listener.rank >= 0:
+            return listener.rank
+        if pid not in listener.ranks:
+            rank = process.rank_in_environment(pid)
+            if rank is None:  # not remembered: a launcher forks first and gives the rank with the exec
+                return -1
+            listener.ranks[pid] = rank
+        return listener.ranks[pid]

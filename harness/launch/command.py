@@ -1,0 +1,95 @@
+"""From a workload to the processes of one attempt: arguments, environment, files. Pure.
+
+Responsible for: what each launch executes. Warm and cold ranks get the same variables that torchrun sets, so that one
+trainer runs under all three.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.fault import NumericFault
+from harness.launch.spec import LaunchSpec, ProcessSpec
+from harness.launch.warm import THREADS
+from harness.plan import Plan
+from harness.scenario import Command, Reference
+
+_MODULE = "harness.probe.train_reference"
+# A name that does not resolve makes gloo wait for the resolver; every rank is on this machine.
+_NETWORK = {"GLOO_SOCKET_IFNAME": "lo"}
+
+
+def launch_spec(plan: Plan, attempt: int, world_size: int, folder: Path, checkpoints: Path, supervisor: int) -> LaunchSpec:
+    """The processes of one attempt.
+
+    Args:
+        plan: of the case.
+        attempt: its index, which torchrun would call the restart count.
+        world_size: number of ranks.
+        folder: the attempt's own directory: logs, output, rendezvous.
+        checkpoints: the checkpoint directory.
+        supervisor: process id of the harness.
+    """
+    workload = plan.scenario.workload
+    values = {
+        "ckpt": str(checkpoints),
+        "world_size": str(world_size),
+        "python": sys.executable,
+        "init_method": "env://" if plan.scenario.launch == "torchrun" else f"file://{folder / 'rendezvous'}",
+    }
+    environment = {
+        "HARNESS_EVENT_LOG": str(folder),
+        "HARNESS_NUMERIC_FAULTS": numeric_variable(plan.numeric),
+        **_NETWORK,
+        **THREADS,
+    }
+    if isinstance(workload, Command):
+        words = workload.resume_command if attempt and workload.resume_command else workload.command
+        processes: tuple[ProcessSpec, ...] = (_launcher([fill(word, values) for word in words], environment, folder),)
+    elif plan.scenario.launch == "torchrun":
+        processes = (_launcher(_torchrun(workload, plan.scenario.seed, values), environment, folder),)
+    else:
+        processes = tuple(_rank(plan, workload, rank, world_size, values, environment, folder) for rank in range(world_size))
+    return LaunchSpec(processes=processes, directory=str(folder), supervisor=supervisor)
+
+
+def numeric_variable(faults: Sequence[NumericFault]) -> str:
+    """The value of HARNESS_NUMERIC_FAULTS (docs/event-log.md)."""
+    return json.dumps(
+        [{"effect": f.effect, "ranks": list(f.who.ranks) or None, "batch": f.batch, "times": f.times} for f in faults]
+    )
+
+
+def fill(word: str, values: dict[str, str]) -> str:
+    """Replaces `{ckpt}` and the like; any other brace is the command's own."""
+    for name, value in values.items():
+        word = word.replace("{" + name + "}", value)
+    return word
+
+
+def _launcher(words: list[str], environment: dict[str, str], folder: Path) -> ProcessSpec:
+    return ProcessSpec(-1, tuple(words), "", environment, str(folder / "launcher.stdout"), str(folder / "launcher.stderr"))
+
+
+def _torchrun(workload: Reference, seed: int, values: dict[str, str]) -> list[str]:
+    arguments = [fill(word, values) for word in workload.arguments(seed)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", values["world_size"]]
+    return [*torchrun, "-m", _MODULE, *arguments]
+
+
+def _rank(
+    plan: Plan, workload: Reference, rank: int, world_size: int, values: dict[str, str], environment: dict[str, str], folder: Path
+) -> ProcessSpec:
+    arguments = [fill(word, values) for word in workload.arguments(plan.scenario.seed)]
+    warm = plan.scenario.launch == "warm"
+    return ProcessSpec(
+        rank=rank,
+        arguments=tuple(arguments if warm else [sys.executable, "-m", _MODULE, *arguments]),
+        entry=f"{_MODULE}:main" if warm else "",
+        environment={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)},
+        stdout=str(folder / f"rank-{rank}.stdout"),
+        stderr=str(folder / f"rank-{rank}.stderr"),
+    )

@@ -1,0 +1,120 @@
+"""Warm launch: ranks forked from the warm server, in milliseconds instead of the seconds that importing torch takes.
+
+Responsible for: one server per session, started by whoever needs it first (under a file lock, since the workers of a
+test session race for it) and shared by all.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from harness.errors import LaunchError
+from harness.launch.connection import Connection
+
+# What the reference trainer, and most trainers, end up importing; measured with `sys.modules` after a run.
+MODULES = ("harness.probe.train_reference",)
+_PRELOAD_S = 120.0
+_CONNECT_S = 30.0
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class WarmLaunch:
+    """Connects to the session's warm server, starting it if nobody has.
+
+    Attributes:
+        session: a directory that all processes of the session share; short, since a socket's name is.
+        owner: process whose end ends the server.
+    """
+
+    session: Path
+    owner: int
+
+    @property
+    def address(self) -> Path:
+        """The server's socket."""
+        return self.session / "warm"
+
+    def connect(self) -> Connection:
+        """A connection to a new keeper.
+
+        Raises:
+            LaunchError: the server could not be started; the text has its reason.
+        """
+        with FileLock(self.session / "warm.lock", timeout=_PRELOAD_S + _CONNECT_S):
+            connection = self._try()
+            if connection is None:
+                self._start()
+                connection = self._try()
+        if connection is None:
+            raise LaunchError(f"the warm server does not answer at {self.address}; its output is in {self.session / 'warm.log'}")
+        return Connection(connection)
+
+    def _try(self) -> socket.socket | None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(_CONNECT_S)
+        try:
+            connection.connect(str(self.address))
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            return None
+        return connection
+
+    def _start(self) -> None:
+        self.address.unlink(missing_ok=True)
+        ready_read, ready_write = os.pipe()
+        try:
+            with (self.session / "warm.log").open("ab") as log:
+                process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "harness.launch.server",
+                        str(self.address),
+                        str(self.owner),
+                        str(ready_write),
+                        *MODULES,
+                    ],
+                    env={**os.environ, **THREADS},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(ready_write,),
+                )
+            os.close(ready_write)
+            ready_write = -1
+            answer = _read_answer(ready_read, _PRELOAD_S)
+        finally:
+            os.close(ready_read)
+            if ready_write >= 0:
+                os.close(ready_write)
+        if answer != "ready":
+            process.kill()
+            process.wait()
+            log_tail = (self.session / "warm.log").read_text(errors="replace")[-2000:]
+            raise LaunchError(
+                f"the warm server ({sys.executable}) could not be started: {answer or 'it ended without a word'}\n"
+                f"{log_tail}\nIs torch installed for this interpreter? Use launch cold with another one if not."
+            )
+        # The server outlives this process where the owner does; it is the owner's end that ends it, not ours.
+        process.returncode = 0
+
+
+def _read_answer(fd: int, timeout_s: float) -> str:
+    deadline = time.monotonic() + timeout_s
+    data = b""
+    while (left := deadline - time.monotonic()) > 0 and select.select([fd], [], [], left)[0]:
+        piece = os.read(fd, 65536)
+        data += piece
+        if not piece or data == b"ready":
+            break
+    return data.decode(errors="replace")

@@ -1,0 +1,73 @@
+"""What was recorded can be judged at all: the baseline is stable and complete, and so are the logs.
+
+Holds when the uninterrupted run was the same twice and ended on every rank; every line of every log could be read; every
+rank that did work has a log; each attempt was launched and ended; and the first launch did not fail by itself. All that
+does not hold makes the case INCONCLUSIVE.
+
+Does not verify: that the uninterrupted run is right, only that it repeats itself; differences that both golden runs do not
+show (two runs can agree by luck).
+"""
+
+from __future__ import annotations
+
+from harness.oracle.finding import Finding, inconclusive
+from harness.oracle.history import exit_of, exit_text, foreign_deaths, live_faults_fired, own_failures, succeeded
+from harness.store import AttemptRun, Baseline, Run
+
+_ORACLE = "control"
+_SHOWN_PROBLEMS = 5
+
+
+def control(run: Run, baseline: Baseline) -> list[Finding]:
+    """Checks the records themselves."""
+    findings = _baseline(baseline)
+    findings += [inconclusive("not-comparable", _ORACLE, f"broken log: {text}") for text in run.problems[:_SHOWN_PROBLEMS]]
+    if not run.attempts:
+        findings.append(inconclusive("harness-error", _ORACLE, "no attempt was recorded; expected at least one"))
+    for attempt in run.attempts:
+        findings += _attempt(attempt)
+    return findings + (_first_launch(run.attempts[0]) if run.attempts else [])
+
+
+def _baseline(baseline: Baseline) -> list[Finding]:
+    findings = []
+    if baseline.unstable:
+        text = f"the uninterrupted run differs from itself: {baseline.unstable}"
+        findings.append(inconclusive("baseline-unstable", _ORACLE, text, expected="two equal runs", found=baseline.unstable))
+    problems = []
+    for rank in range(baseline.world_size):
+        if rank not in baseline.ranks:
+            problems.append(f"the uninterrupted run has no log of rank {rank}")
+        elif not baseline.ranks[rank].ended:
+            problems.append(f"the uninterrupted run did not end on rank {rank}")
+    for log in baseline.ranks.values():
+        _ = log.batches  # malformed batches are found when they are first read
+        problems += [f"broken log of the uninterrupted run: {text}" for text in log.problems]
+    return findings + [inconclusive("not-comparable", _ORACLE, text) for text in problems[:_SHOWN_PROBLEMS]]
+
+
+def _attempt(attempt: AttemptRun) -> list[Finding]:
+    where = {"attempt": attempt.index}
+    if not attempt.of("launched"):
+        return [inconclusive("harness-error", _ORACLE, f"attempt {attempt.index} was never launched", **where)]
+    if not attempt.of("ended"):
+        text = f"attempt {attempt.index} was never ended: the harness stopped during it"
+        return [inconclusive("harness-error", _ORACLE, text, **where)]
+    findings = []
+    for rank in range(attempt.world_size):
+        exit_record = exit_of(attempt, rank)
+        if rank in attempt.ranks or not (exit_record is None or succeeded(exit_record)):
+            continue  # a rank that failed or was killed before its first line has its end to speak for it
+        text = f"rank {rank} of attempt {attempt.index} has no event log ({exit_text(exit_record)})"
+        findings.append(inconclusive("not-comparable", _ORACLE, text, rank=rank, **where))
+    return findings
+
+
+def _first_launch(attempt: AttemptRun) -> list[Finding]:
+    """The same job ran to its end twice; what ends its first launch without a fault has nothing to do with a resume."""
+    failures = own_failures(attempt)
+    if not failures or live_faults_fired(attempt) or foreign_deaths(attempt):
+        return []
+    rank = int(failures[0]["rank"])
+    text = f"attempt 0 failed before any fault had fired: rank {rank} ended with {exit_text(failures[0])}"
+    return [inconclusive("not-comparable", _ORACLE, text, component="process", rank=rank, attempt=0)]

@@ -1,0 +1,311 @@
+"""What happened in a case, read off its records: commits, damage, resumes, exits.
+
+Responsible for: derivations that several oracles need, so that "committed" or "damaged" means one thing in all of them.
+Not responsible for: judging. Nothing here knows what should have been.
+
+Does not verify: that a rename that the gate let through really succeeded; it is believed where the target is still there
+at the end of its attempt (or where that was not recorded), since a rank can be killed between the answer and the call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness import fault as faults
+from harness.errors import UsageError
+from harness.fault import DamageFault, Fault, NumericFault, SignalFault, matches_path
+from harness.oracle.finding import Finding
+from harness.scenario import MAX_RANKS
+from harness.store import AttemptRun, Files, RankLog, Record, Run
+
+OWN_DEATHS = ("own-kill", "peer-died", "stopped")
+HANGS = ("hang", "finished-but-did-not-exit")
+
+
+@dataclass(frozen=True)
+class Save:
+    """One save as one rank logged it.
+
+    Attributes:
+        batch: batches done when it began.
+        step: optimizer updates done when it began.
+        name: top-level name of the checkpoint.
+        digests: the state just before it, per component; empty where that was not logged.
+    """
+
+    batch: int
+    step: int
+    name: str
+    digests: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A checkpoint that became visible as complete.
+
+    Attributes:
+        batch: batches that it holds. Checkpoints are ordered by this, not by step: a skipped batch completes no step.
+        name: its top-level name in the checkpoint directory.
+        attempt: the attempt that wrote it.
+        files: its files when it was committed; None where only the committing rename was seen, not `save()` returning.
+    """
+
+    batch: int
+    name: str
+    attempt: int
+    files: Files | None
+
+
+@dataclass(frozen=True)
+class Resume:
+    """How one attempt began.
+
+    Attributes:
+        attempt: its index.
+        step: optimizer updates in the checkpoint it resumed from, 0 for a fresh start.
+        batch: batches in it.
+        name: the checkpoint, "" for a fresh start.
+        rank: the rank that says so; the one furthest back where ranks disagree.
+        lost: batches that the attempt before had done beyond that checkpoint.
+    """
+
+    attempt: int
+    step: int
+    batch: int
+    name: str
+    rank: int
+    lost: int
+
+
+def top_level(path: str) -> str:
+    """The first name of a path relative to the checkpoint directory: the checkpoint that a file belongs to."""
+    return path.removeprefix("./").split("/", 1)[0]
+
+
+def parse_quietly(sentence: object) -> Fault | None:
+    """The fault of a logged sentence; None where it is none (the log of another version, or no text at all)."""
+    try:
+        return faults.parse(sentence) if isinstance(sentence, str) else None
+    except UsageError:
+        return None
+
+
+def saves(log: RankLog, start: int) -> list[Save]:
+    """The saves that a rank began, in order.
+
+    Args:
+        log: what the rank said.
+        start: batches done when its attempt began.
+    """
+    found: list[Save] = []
+    batch, digests = start, {}
+    for record in log.records:
+        if record["event"] == "batch" and isinstance(record.get("batch"), int):
+            batch = record["batch"]
+        elif record["event"] == "state" and record.get("moment") == "save":
+            digests = record["digests"]
+        elif record["event"] == "save" and record.get("moment") == "begin":
+            found.append(Save(batch, int(record["step"]), top_level(record["checkpoint"]), digests))
+            digests = {}
+    return found
+
+
+class History:
+    """The commits, damage and resumes of a case, worked out once, attempt after attempt.
+
+    Attributes:
+        saves: per attempt, per rank: the saves that it began.
+        commits: per attempt: the checkpoints committed in it, in order.
+        resumes: per attempt: where each rank began, the one furthest back first; ranks that never got there are left out.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.saves: list[dict[int, list[Save]]] = []
+        self.commits: list[list[Commit]] = []
+        self.resumes: list[list[Resume]] = []
+        for attempt in run.attempts:
+            resumes = self._resumes_in(attempt)
+            starts = {resume.rank: resume.batch for resume in resumes}
+            self.resumes.append(resumes)
+            self.saves.append({rank: saves(log, starts.get(rank, 0)) for rank, log in attempt.ranks.items()})
+            self.commits.append(self._commits_in(attempt))
+
+    def position(self, before: int, name: str, step: int) -> int:
+        """Batches in the checkpoint of this name and step, by the logs of the attempts before `before`.
+
+        Where no log tells, the reference trainer's number in its name; for a foreign trainer the step.
+        """
+        past = [save for ranks in self.saves[:before] for found in ranks.values() for save in found]
+        for save in reversed(past):
+            if (save.name, save.step) == (name, step):
+                return save.batch
+        return self._number_in(name, step)
+
+    def damaged(self, attempt: int, moment: str = "begin") -> dict[str, list[Record]]:
+        """The checkpoints that the harness has really changed, as things stand in an attempt.
+
+        Args:
+            attempt: index of the attempt.
+            moment: "begin" (after the damage that precedes the launch) or "end".
+
+        Returns:
+            The `damaged` records per checkpoint name. A checkpoint that was committed again since is whole again.
+        """
+        found: dict[str, list[Record]] = {}
+        for past in self._run.attempts[: attempt + 1]:
+            for record in past.of("damaged"):
+                if not record.get("unchanged"):
+                    found.setdefault(top_level(record["checkpoint"]), []).append(record)
+            if past.index < attempt or moment == "end":
+                for commit in self.commits[past.index]:
+                    found.pop(commit.name, None)
+        return found
+
+    def standing(self, before: int) -> list[Commit]:
+        """What was committed before an attempt, in order; of one name only the last, which has replaced the others."""
+        last: dict[str, Commit] = {}
+        for commit in (commit for found in self.commits[:before] for commit in found):
+            last.pop(commit.name, None)
+            last[commit.name] = commit
+        return list(last.values())
+
+    def newest_undamaged(self, attempt: int) -> Commit | None:
+        """The newest checkpoint that was committed before an attempt and that the harness left alone."""
+        hit = self.damaged(attempt)
+        whole = [commit for commit in self.standing(attempt) if commit.name not in hit]
+        return max(whole, key=lambda commit: commit.batch, default=None)
+
+    def resume_of(self, attempt: int) -> Resume | None:
+        """How a restart began, by the rank furthest back; None for the first launch, and where no rank got there."""
+        return self.resumes[attempt][0] if attempt and self.resumes[attempt] else None
+
+    def _resumes_in(self, attempt: AttemptRun) -> list[Resume]:
+        reached = self._reached(attempt.index)
+        found = []
+        for rank, log in attempt.ranks.items():
+            record = resume_record(log)
+            if record is not None:
+                name, step = top_level(record.get("checkpoint") or ""), int(record["step"])
+                batch = self.position(attempt.index, name, step) if name else step
+                found.append(Resume(attempt.index, step, batch, name, rank, max(0, reached - batch)))
+        return sorted(found, key=lambda resume: (resume.batch, resume.rank))
+
+    def _reached(self, attempt: int) -> int:
+        # By the furthest rank, and past attempts that died before their first batch.
+        for past in reversed(self._run.attempts[:attempt]):
+            done = [batch.batch for log in past.ranks.values() for batch in log.batches]
+            if done:
+                return max(done)
+            if self.resumes[past.index]:
+                return self.resumes[past.index][0].batch
+        return 0
+
+    def _commits_in(self, attempt: AttemptRun) -> list[Commit]:
+        """What rank 0 saw `save()` return for, and what a rename onto the workload's commit pattern made visible."""
+        logged = [save for found in self.saves[attempt.index].values() for save in found]
+        commits: list[tuple[float, Commit]] = []
+        for record in attempt.of("committed"):
+            name, step = top_level(record["checkpoint"]), int(record["step"])
+            files = {path: (int(size), str(digest)) for path, (size, digest) in record["files"].items()}
+            batches = [save.batch for save in logged if (save.name, save.step) == (name, step)]
+            batch = max(batches, default=self._number_in(name, step))
+            commits.append((float(record.get("time_s", 0)), Commit(batch, name, attempt.index, files)))
+        known = {commit.name for _, commit in commits}
+        at_end = attempt.files("end")
+        for record in attempt.operations:
+            target = _committing_target(self._run, record)
+            if target is None or top_level(target) in known or (at_end is not None and target not in at_end):
+                continue
+            name = top_level(target)
+            batch = max((save.batch for save in logged if save.name == name), default=self._number_in(name, 0))
+            commits.append((float(record.get("time_s", 0)), Commit(batch, name, attempt.index, None)))
+        return [commit for _, commit in sorted(commits, key=lambda pair: pair[0])]
+
+    def _number_in(self, name: str, otherwise: int) -> int:
+        # Only where the way a trainer names its checkpoints is known: "ckpt-v1" is not the first batch.
+        number = re.search(r"\d+", name) if self._run.plan.scenario.workload.commit_pattern else None
+        return int(number[0]) if number else otherwise
+
+
+def _committing_target(run: Run, record: Record) -> str | None:
+    """The path that a recorded operation made visible as a commit, None if it did not."""
+    pattern, target = run.plan.scenario.workload.commit_pattern, record.get("to")
+    if pattern is None or record["event"] != "operation" or record.get("operation") != "rename" or not isinstance(target, str):
+        return None
+    if not matches_path(pattern, target):
+        return None
+    if record.get("tampered") is None:
+        return target
+    tampered = parse_quietly(record["tampered"])
+    if not isinstance(tampered, SignalFault):
+        return None  # it failed, or nobody knows what became of it
+    # Cut before it ran, a call made nothing visible; but it runs when its own rank lives on, and when death comes after it.
+    stops = tampered.signal != "sigterm" and int(record["rank"]) in tampered.victims(MAX_RANKS, int(record["rank"]))
+    return target if not stops or getattr(tampered.point, "moment", "") == "after" else None
+
+
+def lost_files(commit: Commit, files: Files | None) -> list[str]:
+    """The files of a commit that a listing no longer holds byte for byte."""
+    if commit.files is None or files is None:
+        return []
+    return sorted(path for path, content in commit.files.items() if files.get(path) != content)
+
+
+def resume_record(log: RankLog) -> Record | None:
+    """What a rank said about its load, None if it never got that far."""
+    records = log.of("resume")
+    return records[0] if records else None
+
+
+def exit_of(attempt: AttemptRun, rank: int) -> Record | None:
+    """How a rank ended; for a rank that a launcher made and nobody else watched, how the launcher ended."""
+    return attempt.exits.get(rank, attempt.exits.get(-1))
+
+
+def succeeded(exit_record: Record | None) -> bool:
+    """Whether a process ended by itself with exit code 0."""
+    return exit_record is not None and exit_record.get("code") == 0 and exit_record.get("kind", "exited") == "exited"
+
+
+def exit_text(exit_record: Record | None) -> str:
+    """How a process ended, in words."""
+    if exit_record is None:
+        return "no recorded end"
+    if exit_record.get("signal"):
+        return f"{exit_record['signal']} ({exit_record.get('kind')})"
+    return f"exit code {exit_record.get('code')}"
+
+
+def finished(attempt: AttemptRun) -> bool:
+    """Whether every rank said that all is done, and left with exit code 0."""
+    logs = attempt.ranks
+    return all(rank in logs and logs[rank].ended and succeeded(exit_of(attempt, rank)) for rank in range(attempt.world_size))
+
+
+def foreign_deaths(attempt: AttemptRun) -> list[Record]:
+    """Deaths that neither the harness nor the program caused, such as the kernel's out-of-memory killer."""
+    return attempt.of("exited", kind="foreign-death")
+
+
+def live_faults_fired(attempt: AttemptRun) -> list[Record]:
+    """The `fired` records of faults that hit running processes: all but damage at rest and bad batches."""
+    return [
+        record
+        for record in attempt.of("fired")
+        # A sentence that cannot be read is taken for a live fault: the trainer must not be blamed for it.
+        if not isinstance(parse_quietly(record.get("fault")), (DamageFault, NumericFault))
+    ]
+
+
+def own_failures(attempt: AttemptRun) -> list[Record]:
+    """The `exited` records of processes that failed by themselves, the first to do so first."""
+    found = [r for r in attempt.of("exited") if r.get("kind") == "crashed" or (r.get("kind") == "exited" and r.get("code") != 0)]
+    return sorted(found, key=lambda record: float(record.get("time_s", 0)))
+
+
+def by_place(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings in the order in which they happened."""
+    return sorted(findings, key=lambda f: (-1 if f.attempt is None else f.attempt, f.step or 0, -1 if f.rank is None else f.rank))

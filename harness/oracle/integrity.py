@@ -1,0 +1,88 @@
+"""A checkpoint that the harness has damaged is never loaded as good, and never passed over in silence.
+
+Holds when no rank resumed from a checkpoint with a file that was really changed, unless it had been written anew since;
+and when each damaged checkpoint that is newer than the one resumed from is named among those that the trainer skipped.
+
+Does not verify: damage that changed no byte (recorded as `unchanged`); what a load does with damage that it does notice
+(`completion`, `refusal`); damage by anyone else. A checkpoint of which the whole, or the file that commits it, was deleted
+is invisible, and need not be named.
+"""
+
+from __future__ import annotations
+
+from harness.fault import DamageFault, matches_path
+from harness.oracle.finding import Finding, fail
+from harness.oracle.history import History, Resume, parse_quietly, resume_record, top_level
+from harness.store import AttemptRun, Baseline, Record, Run
+
+_ORACLE = "integrity"
+
+
+def integrity(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  every oracle has this signature
+    """Compares what was damaged with what was loaded and what was skipped."""
+    history = History(run)
+    findings = []
+    for attempt in run.attempts[1:]:
+        damaged = history.damaged(attempt.index)
+        resumes = history.resumes[attempt.index]
+        findings += [_accepted(resume, damaged[resume.name][0]) for resume in resumes if resume.name in damaged]
+        if resumes:
+            findings += _unnamed(run, history, attempt, resumes[0], damaged)
+    return findings
+
+
+def _accepted(resume: Resume, record: Record) -> Finding:
+    path = str(record["path"])
+    return fail(
+        "corrupt-accepted",
+        _ORACLE,
+        f"rank {resume.rank} resumed from {resume.name} in attempt {resume.attempt}, although {path} had been damaged",
+        component="checkpoint-files",
+        step=resume.step,
+        rank=resume.rank,
+        file=path,
+        attempt=resume.attempt,
+        expected=f"{resume.name} skipped or refused",
+        found=f"resumed from {resume.name}",
+    )
+
+
+def _unnamed(run: Run, history: History, attempt: AttemptRun, resume: Resume, damaged: dict[str, list[Record]]) -> list[Finding]:
+    said = [resume_record(log) or {} for log in attempt.ranks.values()]
+    named = {top_level(str(entry["path"])) for record in said for entry in record.get("skipped") or []}
+    findings = []
+    for commit in history.standing(attempt.index):
+        records = damaged.get(commit.name)
+        if not records or commit.batch <= resume.batch or commit.name in named or _invisible(run, attempt, commit.name, records):
+            continue
+        path = str(records[0]["path"])
+        findings.append(
+            fail(
+                "bad-refusal",
+                _ORACLE,
+                f"attempt {attempt.index} passed over {commit.name}, where {path} had been damaged, without naming it",
+                component="checkpoint-files",
+                step=resume.step,
+                rank=resume.rank,
+                file=path,
+                attempt=attempt.index,
+                expected=f"{commit.name} among the skipped",
+                found=", ".join(sorted(named)) or "none skipped",
+            )
+        )
+    return findings
+
+
+def _invisible(run: Run, attempt: AttemptRun, name: str, records: list[Record]) -> bool:
+    """Whether the damage left nothing that looks like a checkpoint."""
+    begin = attempt.files("begin")
+    if begin is not None and not any(top_level(path) == name for path in begin):
+        return True
+    pattern = run.plan.scenario.workload.commit_pattern
+    deleted = [str(r["path"]) for r in records if _deletes(r)]
+    return pattern is not None and any(matches_path(pattern, path) for path in deleted)
+
+
+def _deletes(record: Record) -> bool:
+    fault = parse_quietly(record.get("fault"))
+    return isinstance(fault, DamageFault) and fault.effect == "delete"

@@ -1,0 +1,100 @@
+"""A batch whose numbers are not finite is skipped, and leaves no trace but a smaller loss scale.
+
+Holds, in the uninterrupted run and in every attempt, when each batch that a planned `overflow`, `nan` or `nonfinite-grad`
+hits is skipped on all ranks and completes no step; the next batch's loss scale is half of it, where there is a scaler; no
+parameter ever becomes non-finite; and no more than 5 % of the other batches are skipped.
+
+Does not verify: that a spike is clipped (its loss may rightly be high); that the schedule did not advance on a skip
+(`loss` and `state` feel it); optimizer moments, which may be non-finite while the parameters are not yet; anything on a
+rank that the batch did not reach.
+"""
+
+from __future__ import annotations
+
+from harness.fault import NumericFault
+from harness.oracle.finding import Finding, fail
+from harness.store import Baseline, Batch, RankLog, Run
+
+_ORACLE = "numerics"
+_SKIPPING = ("overflow", "nan", "nonfinite-grad")
+MAX_SKIP_RATE = 0.05
+
+
+def numerics(run: Run, baseline: Baseline) -> list[Finding]:
+    """Looks at every batch of the uninterrupted run, then of every attempt."""
+    findings = _one_launch(run, baseline, baseline.ranks, None, baseline.world_size)
+    for attempt in run.attempts:
+        findings += _one_launch(run, baseline, attempt.ranks, attempt.index, attempt.world_size)
+    planned = {number for fault in run.plan.numeric for number in _batches(fault)}
+    findings += _skip_rate([baseline.ranks], planned, "the uninterrupted run", None)
+    last = run.attempts[-1].index if run.attempts else None
+    return findings + _skip_rate([attempt.ranks for attempt in run.attempts], planned, "the interrupted run", last)
+
+
+def _batches(fault: NumericFault) -> range:
+    return range(fault.batch, fault.batch + fault.times)
+
+
+def _one_launch(run: Run, baseline: Baseline, ranks: dict[int, RankLog], attempt: int | None, world_size: int) -> list[Finding]:
+    # A fault for ranks that this launch does not have hits nothing in it.
+    hits = {
+        number: fault
+        for fault in run.plan.numeric
+        if fault.effect in _SKIPPING and any(fault.who.covers(rank) for rank in range(world_size))
+        for number in _batches(fault)
+    }
+    golden = {batch.batch: batch for batch in baseline.ranks[min(baseline.ranks)].batches} if baseline.ranks else {}
+    findings: list[Finding] = []
+    for rank, log in ranks.items():
+        rows = log.batches
+        for index, row in enumerate(rows):
+            if row.batch in hits:
+                before = rows[index - 1] if index else golden.get(row.batch - 1)
+                after = rows[index + 1] if index + 1 < len(rows) else None
+                findings += _planned(rank, row, before, after, hits[row.batch], attempt)
+        findings += _finite(rank, rows, attempt)
+    return findings
+
+
+def _planned(
+    rank: int, row: Batch, before: Batch | None, after: Batch | None, fault: NumericFault, attempt: int | None
+) -> list[Finding]:
+    where = {"step": row.step, "rank": rank, "attempt": attempt}
+    here = f"batch {row.batch} of rank {rank} ('{fault}'){_in(attempt)}"
+    if row.tag != "SKIP":
+        text = f"{here} was not skipped"
+        return [fail("numerics", _ORACLE, text, component="gradients", expected="SKIP", found=row.tag, **where)]
+    done = 0 if row.batch == 1 else None if before is None else before.step
+    if done is not None and row.step != done:
+        text = f"{here} was skipped, yet the step went from {done} to {row.step}"
+        return [fail("numerics", _ORACLE, text, component="counters", expected=f"step {done}", found=f"step {row.step}", **where)]
+    if row.scale is not None and after is not None and after.scale != row.scale / 2:
+        half, found = f"{row.scale / 2:g}", "none" if after.scale is None else f"{after.scale:g}"
+        text = f"{here} was skipped at loss scale {row.scale:g}, yet the next batch used {found}; expected {half}"
+        return [fail("numerics", _ORACLE, text, component="scaler", expected=half, found=found, **where)]
+    return []
+
+
+def _finite(rank: int, rows: list[Batch], attempt: int | None) -> list[Finding]:
+    broken = next((row for row in rows if not row.parameters_finite), None)
+    if broken is None:
+        return []
+    text = f"parameters are not finite after batch {broken.batch} of rank {rank}{_in(attempt)}"
+    where = {"component": "model", "step": broken.step, "rank": rank, "attempt": attempt}
+    return [fail("numerics", _ORACLE, text, expected="finite parameters", found="not finite", **where)]
+
+
+def _skip_rate(launches: list[dict[int, RankLog]], planned: set[int], whose: str, attempt: int | None) -> list[Finding]:
+    # Of one rank: the decision to skip is the same on all.
+    rows = [row for ranks in launches if ranks for row in ranks[min(ranks)].batches if row.batch not in planned]
+    skipped = [row for row in rows if row.tag == "SKIP"]
+    if not rows or len(skipped) / len(rows) <= MAX_SKIP_RATE:
+        return []
+    share = f"{len(skipped)} of {len(rows)}"
+    text = f"{share} batches of {whose} were skipped that no fault had hit; expected at most {MAX_SKIP_RATE:.0%}"
+    where = {"component": "scaler", "step": skipped[0].step, "attempt": attempt}
+    return [fail("numerics", _ORACLE, text, expected=f"at most {MAX_SKIP_RATE:.0%}", found=share, **where)]
+
+
+def _in(attempt: int | None) -> str:
+    return " in the uninterrupted run" if attempt is None else f" in attempt {attempt}"

@@ -1,0 +1,106 @@
+"""No more work is lost than what was done since the newest checkpoint.
+
+Holds when every restart resumes, on all ranks alike, from a checkpoint that is at least as new as the newest one that was
+committed before and that the harness did not damage, and no more batches are lost than lie between two saves.
+
+Does not verify: that the checkpoint holds what it should (`state`, `loss`), that it was complete when it was committed
+(its files are looked at by `retention`), or that a trainer that refused to start was right (`completion`, `refusal`). The
+save interval is not held against a trainer whose save the harness made fail, or whose newest checkpoint it damaged.
+"""
+
+from __future__ import annotations
+
+from harness.oracle.finding import Finding, fail
+from harness.oracle.history import Commit, History, Resume, live_faults_fired, resume_record, top_level
+from harness.store import AttemptRun, Baseline, Run
+
+_ORACLE = "progress"
+
+
+def progress(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  every oracle has this signature
+    """Compares where each restart began with what had been committed."""
+    history = History(run)
+    findings = []
+    for attempt in run.attempts[1:]:
+        resumes = history.resumes[attempt.index]
+        if not resumes:
+            continue
+        findings += _agreement(attempt, resumes)
+        newest = history.newest_undamaged(attempt.index)
+        if newest is not None and resumes[0].batch < newest.batch:
+            findings.append(_older(attempt, resumes[0], newest))
+        else:
+            findings += _interval(run, history, attempt, resumes[0])
+    return findings
+
+
+def _agreement(attempt: AttemptRun, resumes: list[Resume]) -> list[Finding]:
+    first, last = resumes[0], resumes[-1]
+    if (first.batch, first.step) == (last.batch, last.step):
+        return []
+    return [
+        fail(
+            "state-lost",
+            _ORACLE,
+            f"rank {first.rank} resumed from step {first.step} and rank {last.rank} from step {last.step}, "
+            f"in attempt {attempt.index}; expected one and the same",
+            component="counters",
+            step=first.step,
+            rank=first.rank,
+            attempt=attempt.index,
+            expected=f"step {last.step}",
+            found=f"step {first.step}",
+        )
+    ]
+
+
+def _older(attempt: AttemptRun, resume: Resume, newest: Commit) -> Finding:
+    scratch = not resume.name or resume.batch == 0
+    found = "started from scratch" if scratch else f"resumed from {resume.name}"
+    reason = _skipped_because(attempt, newest.name)
+    why = f"{newest.name} was committed but is not complete: {reason}" if reason else f"{newest.name} was committed and undamaged"
+    return fail(
+        "restarted-from-scratch" if scratch else "lost-work",
+        _ORACLE,
+        f"attempt {attempt.index} {found}, losing {resume.lost} steps; {why}",
+        component="checkpoint-files",
+        step=resume.step,
+        rank=resume.rank,
+        file=newest.name,
+        attempt=attempt.index,
+        expected=f"resume from {newest.name}",
+        found=found,
+    )
+
+
+def _skipped_because(attempt: AttemptRun, name: str) -> str:
+    for log in attempt.ranks.values():
+        for entry in (resume_record(log) or {}).get("skipped") or []:
+            if top_level(str(entry["path"])) == name:
+                return str(entry["reason"])
+    return ""
+
+
+def _interval(run: Run, history: History, attempt: AttemptRun, resume: Resume) -> list[Finding]:
+    save_every = run.plan.scenario.workload.save_every
+    if save_every is None or resume.lost <= save_every:
+        return []
+    ahead = [c for c in history.standing(attempt.index) if c.batch > resume.batch and c.name in history.damaged(attempt.index)]
+    past = run.attempts[attempt.index - 1]
+    failed = [r for log in past.ranks.values() for r in log.of("save", moment="failed")]
+    if ahead or (failed and live_faults_fired(past)):
+        return []
+    return [
+        fail(
+            "lost-work",
+            _ORACLE,
+            f"attempt {attempt.index} resumed from step {resume.step}, losing {resume.lost} steps; "
+            f"no newer checkpoint had been committed although one is due every {save_every}",
+            component="checkpoint-files",
+            step=resume.step,
+            rank=resume.rank,
+            attempt=attempt.index,
+            expected=f"at most {save_every} lost steps",
+            found=f"{resume.lost} lost steps",
+        )
+    ]

@@ -1,0 +1,99 @@
+"""The last good checkpoint is never lost, and what is not needed does not pile up.
+
+Holds when, at the end of every attempt, the checkpoint that was committed last (and that the harness left alone) is still
+there byte for byte; and, after a clean end (every rank with exit code 0, no fault in that attempt), there is no temporary
+file, no directory of a checkpoint that was never committed, and no more than keep-last checkpoints.
+
+Does not verify: moments within an attempt (a checkpoint could be gone and come back; `harness.crash` looks at those);
+checkpoints of which only the committing rename was seen, since their bytes were never recorded; empty directories; the
+count and uncommitted directories of a foreign trainer, whose layout is unknown.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from harness.fault import matches_path
+from harness.oracle.finding import Finding, fail
+from harness.oracle.history import Commit, History, finished, live_faults_fired, lost_files, top_level
+from harness.scenario import Reference
+from harness.store import AttemptRun, Baseline, Files, Run
+
+_ORACLE = "retention"
+
+
+def retention(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  every oracle has this signature
+    """Compares what was committed with what is there at the end of each attempt, and tidiness at the last end."""
+    history = History(run)
+    findings: list[Finding] = []
+    for attempt in run.attempts:
+        hit = history.damaged(attempt.index, "end")
+        whole = [commit for commit in history.standing(attempt.index + 1) if commit.name not in hit]
+        if whole and not findings:  # once lost it stays lost; the first time is the one to look at
+            findings += _lost(attempt, whole[-1])
+    if run.attempts:
+        findings += _untidy(run, history, run.attempts[-1])
+    return findings
+
+
+def _lost(attempt: AttemptRun, commit: Commit) -> list[Finding]:
+    files = attempt.files("end")
+    gone = lost_files(commit, files)
+    if not gone or files is None or commit.files is None:
+        return []
+    path = gone[0]
+    found = _content(files.get(path))
+    return [
+        fail(
+            "last-good-lost",
+            _ORACLE,
+            f"{commit.name}, committed in attempt {commit.attempt} and the newest, is no longer whole at the end of "
+            f"attempt {attempt.index}: {path} ({len(gone)} of {len(commit.files)} files)",
+            component="checkpoint-files",
+            file=path,
+            attempt=attempt.index,
+            expected=_content(commit.files[path]),
+            found=found,
+        )
+    ]
+
+
+def _content(entry: tuple[int, str] | None) -> str:
+    return "no file" if entry is None else f"{entry[0]} bytes, sha256 {entry[1][:12]}…"
+
+
+def _untidy(run: Run, history: History, last: AttemptRun) -> list[Finding]:
+    files = last.files("end")
+    if files is None or not finished(last) or live_faults_fired(last):
+        return []
+    temporary = sorted(path for path in files if any(part.endswith(".tmp") for part in PurePath(path).parts))
+    findings = []
+    if temporary:
+        text = f"{len(temporary)} temporary files are left after a clean end, first {temporary[0]}"
+        findings.append(_left(last, text, temporary[0], "no temporary file", f"{len(temporary)} temporary files"))
+    workload = run.plan.scenario.workload
+    if isinstance(workload, Reference):
+        # What the harness broke may still stand there: it is no left-over of the trainer's.
+        hit = history.damaged(last.index, "end")
+        whole = {path: content for path, content in files.items() if top_level(path) not in hit and path not in temporary}
+        keep = workload.keep_last + (not history.commits[last.index])  # rotation follows a commit, and none was due
+        findings += _checkpoints(last, whole, workload.commit_pattern, keep)
+    return findings
+
+
+def _checkpoints(last: AttemptRun, files: Files, pattern: str, keep_last: int) -> list[Finding]:
+    committed = {top_level(path) for path in files if matches_path(pattern, path)}
+    uncommitted = sorted({top_level(path) for path in files if matches_path("step-*/**", path)} - committed)
+    findings = []
+    if uncommitted:
+        text = f"{uncommitted[0]} is left after a clean end, and was never committed ({len(uncommitted)} such)"
+        findings.append(_left(last, text, uncommitted[0], "committed checkpoints only", f"{len(uncommitted)} uncommitted"))
+    if len(committed) > keep_last:
+        text = f"{len(committed)} checkpoints are left after a clean end; {keep_last} are to be kept"
+        findings.append(_left(last, text, min(committed), f"at most {keep_last}", f"{len(committed)}"))
+    return findings
+
+
+def _left(last: AttemptRun, text: str, file: str, expected: str, found: str) -> Finding:
+    where = {"component": "checkpoint-files", "file": file, "attempt": last.index}
+    return fail("retention", _ORACLE, text, expected=expected, found=found, **where)

@@ -1,0 +1,179 @@
+"""From all findings of a case to its one verdict.
+
+Responsible for: the worst wins (FAIL over INCONCLUSIVE over PASS), and among findings of one outcome the root: what came
+first and explains the others. Not responsible for: finding anything (the oracles), or printing it (`harness.report`).
+
+One exception to "the worst wins": a baseline that differs from itself makes the case INCONCLUSIVE whatever else was seen,
+since nothing can be held against a job that does not repeat itself. What else was seen stays among the findings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.oracle.finding import COMPONENTS, Finding
+
+# Two failures of different ranks of this list: the higher is the root. Within one, the earlier attempt, then the order here.
+# What the trainer did with its checkpoints and processes explains its numbers; numbers explain the digests that differ by
+# them (the digests then name the component); tidiness explains nothing.
+_RANKS = (
+    (
+        "code-executed",
+        "corrupt-accepted",
+        "restarted-from-scratch",
+        "lost-work",
+        "last-good-lost",
+        "bad-refusal",
+        "resume-crashed",
+        "hang",
+        "silent-exit",
+    ),
+    ("data-repeated", "data-skipped", "diverged", "numerics"),
+    ("state-lost",),
+    ("retention", "leak"),
+)
+_REASONS = ("baseline-unstable", "harness-error", "foreign-death", "not-comparable", "fault-did-not-fire", "out-of-time")
+# Failures of which a lost component is the likely cause.
+FELT_IN_NUMBERS = ("diverged", "numerics", "data-repeated", "data-skipped", "state-lost")
+_BEFORE_ALL_ATTEMPTS = -1
+
+
+@dataclass(frozen=True)
+class FiredFault:
+    """A fault that was done to the job: the sentence, and where it took effect.
+
+    Attributes:
+        fault: the canonical sentence.
+        attempt: in which launch; None for a bad batch, which is bad in all of them.
+        rank: on which rank; None where no rank is meant.
+        step: updates that the rank had completed; None where unknown.
+    """
+
+    fault: str
+    attempt: int | None
+    rank: int | None
+    step: int | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a case in the end.
+
+    Attributes:
+        id: the case's name.
+        fault: all planned faults, "; " between them, or "none".
+        outcome: PASS, FAIL or INCONCLUSIVE.
+        findings: everything that was found, the root first.
+        component: what was lost or hit, with its part (`rng.python`); "none" for a PASS.
+        fired: the faults that took effect, in order.
+        max_loss_diff: largest |resumed − uninterrupted|, NaN if one is no number, None if nothing was compared.
+        tolerance: largest allowed one.
+        same_world_size: whether all attempts had the same number of ranks, so that 0 is expected on a CPU.
+        resumed_from: step of each restart's checkpoint, in order; 0 for a fresh start.
+        lost_steps: batches to be done again at each restart, in order.
+        replay: path of the replay file.
+        duration_s: seconds that all attempts took.
+    """
+
+    id: str
+    fault: str
+    outcome: Literal["PASS", "FAIL", "INCONCLUSIVE"]
+    findings: tuple[Finding, ...] = ()
+    component: str = "none"
+    fired: tuple[FiredFault, ...] = ()
+    max_loss_diff: float | None = None
+    tolerance: float = 1e-4
+    same_world_size: bool = True
+    resumed_from: tuple[int, ...] = ()
+    lost_steps: tuple[int, ...] = ()
+    replay: str = ""
+    duration_s: float = 0.0
+
+    @property
+    def root(self) -> Finding | None:
+        """The finding that is the verdict; None for a PASS."""
+        return self.findings[0] if self.findings else None
+
+    @property
+    def kind(self) -> str | None:
+        """The word of the failure or of the reason; None for a PASS."""
+        return self.root.kind if self.root else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of `cases` in the `--json` file (`harness.result/1`).
+
+        With several restarts, `resumed_from` is the first one's, and `lost_steps` the most that any one lost. A
+        `max_loss_diff` that is no finite number is null, since JSON has none; the verdict is then FAIL.
+        """
+        root = self.root
+        diff = self.max_loss_diff
+        return {
+            "id": self.id,
+            "fault": self.fault,
+            "verdict": self.outcome,
+            "kind": self.kind,
+            "component": public_component(self.component),
+            "step": root.step if root else None,
+            "rank": root.rank if root else None,
+            "file": root.file if root else None,
+            "max_loss_diff": diff if diff is not None and math.isfinite(diff) else None,
+            "resumed_from": self.resumed_from[0] if self.resumed_from else None,
+            "lost_steps": max(self.lost_steps, default=None),
+            "replay": self.replay,
+            "duration_s": self.duration_s,
+        }
+
+
+def public_component(component: str) -> str:
+    """A component without its part (`rng.python` is `rng`), as the `--json` contract names it."""
+    name = component.partition(".")[0]
+    return name if name in COMPONENTS else "none"
+
+
+def decide(findings: Sequence[Finding]) -> tuple[Literal["PASS", "FAIL", "INCONCLUSIVE"], tuple[Finding, ...], str]:
+    """Weighs the findings of a case.
+
+    Returns:
+        The outcome, the findings with the root first, and the component.
+    """
+    if not findings:
+        return "PASS", (), "none"
+    unstable = any(finding.kind == "baseline-unstable" for finding in findings)
+    ordered = tuple(sorted(findings, key=lambda finding: _weight(finding, unstable)))
+    root = ordered[0]
+    return root.outcome, ordered, _component(root, ordered)
+
+
+def _weight(finding: Finding, unstable: bool) -> tuple[int, int, int, int]:
+    """Sorts the root to the front; findings of equal weight keep their order."""
+    if finding.outcome == "INCONCLUSIVE":
+        return (0 if unstable else 2, _REASONS.index(finding.kind), 0, 0)
+    rank = next(index for index, kinds in enumerate(_RANKS) if finding.kind in kinds)
+    # What is wrong in the uninterrupted run already (attempt None) came before everything.
+    attempt = _BEFORE_ALL_ATTEMPTS if finding.attempt is None else finding.attempt
+    return (1, rank, attempt, _RANKS[rank].index(finding.kind))
+
+
+def _component(root: Finding, findings: Sequence[Finding]) -> str:
+    """The root's component; of a failure that is felt in numbers, the component whose digest tells the cause."""
+    if root.outcome == "FAIL" and root.kind == "diverged":
+        lost = likely_causes(root, findings)
+        if lost:
+            return lost[0].component
+    return root.component
+
+
+def likely_causes(root: Finding, findings: Sequence[Finding]) -> list[Finding]:
+    """The lost components that a failure can be due to: those of the first attempt that lost any, up to its own."""
+    if root.kind not in FELT_IN_NUMBERS:
+        return []
+    lost = [finding for finding in findings if finding.kind == "state-lost" and finding.oracle == "state"]
+    if root.kind == "state-lost" and root not in lost:
+        return []
+    until = math.inf if root.attempt is None else root.attempt
+    before = [finding for finding in lost if finding.attempt is None or finding.attempt <= until]
+    first = min((finding.attempt or 0 for finding in before), default=0)
+    return [finding for finding in before if (finding.attempt or 0) == first]

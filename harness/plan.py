@@ -1,0 +1,191 @@
+"""Scenario → plan: everything that will be done, as data, before anything is done. The plan is the replay file.
+
+Responsible for: which attempt gets which ranks, limits and faults, and for reading and writing `plan.toml`.
+Pure: the same scenario gives the same plan, on any machine; paths are filled in at launch.
+"""
+
+from __future__ import annotations
+
+import platform
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+
+from harness.errors import UsageError
+from harness.fault import DamageFault, DiskFault, ErrnoFault, Fault, NumericFault, SignalFault
+from harness.scenario import Command, Reference, Scenario
+
+SCHEMA = "harness.plan/1"
+_NOTES = """\
+One case of the resume harness. Run it again with: harness replay plan.toml
+What happens, in words:
+"""
+
+
+@dataclass(frozen=True)
+class AttemptPlan:
+    """One launch of all ranks.
+
+    Attributes:
+        index: 0 is the first launch, 1 the first restart.
+        world_size: number of ranks.
+        live: faults done to the running processes.
+        disk: at most one too-small disk.
+        damage: what is done to the files before this launch.
+    """
+
+    index: int
+    world_size: int
+    live: tuple[SignalFault | ErrnoFault, ...]
+    disk: DiskFault | None
+    damage: tuple[DamageFault, ...]
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """All faults of this attempt that must fire."""
+        return (*self.damage, *((self.disk,) if self.disk else ()), *self.live)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All attempts of a case; those after the last planned fault are plain restarts.
+
+    `versions` is the software that the plan was made with (`versions()`), which a replay compares with its own.
+    """
+
+    scenario: Scenario
+    attempts: tuple[AttemptPlan, ...]
+    numeric: tuple[NumericFault, ...]
+    versions: Mapping[str, str]
+
+
+def make_plan(scenario: Scenario, recorded: Mapping[str, str] | None = None) -> Plan:
+    """Lays the faults of a scenario out over its attempts.
+
+    Args:
+        scenario: what is asked for.
+        recorded: the versions that a replay file names; those of this environment if there is none.
+
+    Raises:
+        UsageError: two disks in one attempt.
+    """
+    faults = scenario.parsed_faults()
+    attempts = []
+    problems = []
+    for index in range(scenario.max_attempts):
+        here = [fault for fault in faults if getattr(fault, "attempt", None) == index]
+        disks = [fault for fault in here if isinstance(fault, DiskFault)]
+        if len(disks) > 1:
+            problems.append(f"attempt {index} has {len(disks)} disks ({', '.join(map(str, disks))}); expected at most one")
+        attempts.append(
+            AttemptPlan(
+                index=index,
+                world_size=scenario.world_size(index),
+                live=tuple(fault for fault in here if isinstance(fault, (SignalFault, ErrnoFault))),
+                disk=disks[0] if disks else None,
+                damage=tuple(fault for fault in here if isinstance(fault, DamageFault)),
+            )
+        )
+    if problems:
+        raise UsageError(problems)
+    numeric = tuple(fault for fault in faults if isinstance(fault, NumericFault))
+    return Plan(scenario, tuple(attempts), numeric, versions() if recorded is None else recorded)
+
+
+def versions() -> dict[str, str]:
+    """What the replay file says of the software, read without importing any of it."""
+    found = {"python": platform.python_version()}
+    for key, distribution in (("harness", "resume-harness"), ("torch", "torch")):
+        try:
+            found[key] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            found[key] = "not installed"
+    return found
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Writes the replay file, with comments that say in words what happens."""
+    document = tomlkit.document()
+    for line in _NOTES.splitlines() + [f"  {sentence}" for sentence in narrate(plan)]:
+        document.add(tomlkit.comment(_printable(line)))
+    document.add("schema", tomlkit.item(SCHEMA))
+    document.add("versions", tomlkit.item(dict(plan.versions)))
+    scenario = plan.scenario.model_dump(exclude_none=True)
+    workload = scenario.pop("workload")
+    document.add("scenario", tomlkit.item(scenario))
+    document.add("workload", tomlkit.item(workload))
+    path.write_text(tomlkit.dumps(document), encoding="utf-8")
+
+
+def _printable(text: str) -> str:
+    # A command may hold a line end (`python -c …`), a pattern a control character; in a comment neither is TOML.
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def read_plan(path: Path) -> Plan:
+    """Reads a replay file.
+
+    Raises:
+        UsageError: it is missing, no TOML, of another schema, or anything in it is wrong; all problems at once.
+    """
+    if path.is_dir():
+        path = path / "plan.toml"
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError([f"cannot read the replay file {path}: {error}; expected a plan.toml that a run has written"]) from None
+    except (ValueError, RecursionError) as error:
+        # Not only TOMLDecodeError: numbers of too many digits and arrays that are nested too deep raise what Python raises.
+        raise UsageError([f"{path} is no TOML: {error}; expected a plan.toml that a run has written"]) from None
+    try:
+        return make_plan(_scenario_of(data), data.get("versions", {}))
+    except UsageError as error:
+        raise UsageError([f"{path}: {problem}" for problem in error.problems]) from None
+
+
+def _scenario_of(data: Mapping[str, Any]) -> Scenario:
+    problems = []
+    if data.get("schema") != SCHEMA:
+        problems.append(f"unknown schema {data.get('schema')!r}; expected {SCHEMA!r}")
+    problems += [f"unknown table {key!r}" for key in data if key not in ("schema", "versions", "scenario", "workload")]
+    problems += [f"table [{key}] is missing" for key in ("scenario", "workload") if not isinstance(data.get(key), Mapping)]
+    if isinstance(data.get("scenario"), Mapping) and "workload" in data["scenario"]:
+        problems.append("unknown entry 'workload' in [scenario]; expected it as a table of its own")
+    recorded = data.get("versions", {})
+    if not isinstance(recorded, Mapping) or not all(isinstance(value, str) for value in recorded.values()):
+        problems.append(f"versions: found {recorded!r}; expected a table of strings")
+    if problems:
+        raise UsageError(problems)
+    return Scenario.build({**_tuples(data["scenario"]), "workload": _tuples(data["workload"])})
+
+
+def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    # TOML has arrays only, the models have tuples only.
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def narrate(plan: Plan) -> list[str]:
+    """The case in sentences, one per attempt, for comments and reports."""
+    scenario = plan.scenario
+    lines = [f"{_work(scenario.workload)}; {scenario.launch} launch, seed {scenario.seed}"]
+    lines += [f"in every attempt, and in the uninterrupted run: {fault}" for fault in plan.numeric]
+    last = max((a.index for a in plan.attempts if a.faults), default=-1)
+    sizes = scenario.world_sizes
+    changes = [n + 1 for n in range(len(sizes)) if n == 0 or sizes[n] != sizes[n - 1]]
+    for attempt in plan.attempts[: max(last + 2, changes[-1])]:
+        ranks = f"attempt {attempt.index} on {attempt.world_size} rank{'s' * (attempt.world_size != 1)}"
+        done = "; ".join(map(str, attempt.faults)) or "no fault"
+        lines.append(f"{ranks}: {done}")
+    lines.append(f"then it must be seen that the job {scenario.expect}")
+    return lines
+
+
+def _work(workload: Reference | Command) -> str:
+    if isinstance(workload, Command):
+        return " ".join(workload.command)
+    return f"the reference trainer, {workload.format} checkpoints every {workload.save_every} batches, {workload.steps} batches"

@@ -1,0 +1,79 @@
+"""Digests of a training job's state, one per component, to compare what was saved with what was loaded.
+
+Two states have the same digest if and only if (but for chance, 1 in 2^64) every tensor has the same dtype, shape and
+bytes under the same name, and every plain value is equal. Taking a digest changes nothing and draws from no generator.
+
+Not covered: two states that differ in bytes but not in meaning, such as 0.0 and -0.0, count as different.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.reference.rng import capture_rng_state
+from harness.reference.state import Training, optimizer_state_by_name
+
+DIGEST_SIZE_BYTES = 8
+
+
+def digest_value(value: Any) -> str:
+    """Return the digest of a value of mappings, sequences, tensors, numbers, text, and None, in hex.
+
+    Mappings are taken in the order of their keys' text, so that the order of insertion does not matter.
+
+    Raises:
+        TypeError: It holds something else, whose content could not be told.
+    """
+    state = hashlib.blake2b(digest_size=DIGEST_SIZE_BYTES)
+    _feed(state, value)
+    return state.hexdigest()
+
+
+def digest_components(training: Training) -> dict[str, str]:
+    """Return the digest of every component that the job has, by the names of docs/event-log.md.
+
+    The optimizer's state is taken by parameter name, together with the options of each group, so that the order in
+    which parameters were passed does not matter but whose moments are whose does.
+    """
+    buffers = {name for name, _ in training.model.named_buffers()}
+    tensors = training.model.state_dict()
+    rng, state = capture_rng_state(), training.state
+    components: dict[str, Any] = {
+        "model": {name: tensor for name, tensor in tensors.items() if name not in buffers},
+        "buffers": {name: tensor for name, tensor in tensors.items() if name in buffers} or None,
+        "optimizer": optimizer_state_by_name(training.model, training.optimizer),
+        "scheduler": training.scheduler.state_dict(),
+        "scaler": None if training.scaler is None else training.scaler.state_dict(),
+        "rng.python": rng["python"],
+        "rng.numpy": rng["numpy"],
+        "rng.torch": [rng["torch"], rng["cuda"]],
+        "data": [state.epoch, state.batch_in_epoch, training.config.seed],
+        "counters": [state.batch, state.step],
+    }
+    return {name: digest_value(value) for name, value in components.items() if value is not None}
+
+
+def _feed(state: Any, value: Any) -> None:
+    if isinstance(value, Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        state.update(f"tensor {value.dtype} {tuple(value.shape)} ".encode())
+        state.update(flat.view(torch.uint8).numpy())
+    elif isinstance(value, Mapping):
+        state.update(f"mapping {len(value)} ".encode())
+        for key in sorted(value, key=str):
+            state.update(f"{key!r} ".encode())
+            _feed(state, value[key])
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        state.update(f"sequence {len(value)} ".encode())
+        for item in value:
+            _feed(state, item)
+    elif value is None or isinstance(value, (bool, int, float, str, bytes)):
+        text = value.hex() if isinstance(value, float) else repr(value)
+        state.update(f"{type(value).__name__} {text} ".encode())
+    else:
+        raise TypeError(f"cannot digest a {type(value).__name__}")

@@ -1,0 +1,154 @@
+"""One training step that survives non-finite numbers, in any precision.
+
+The order is what matters, and each rung has a mistake that is often made beside it:
+gradients to None → forward under autocast → loss finite? → scaled backward → unscale → gradients finite? → clip (after
+the unscale: clipping scaled gradients clips at the wrong norm) → `scaler.step` → `scaler.update` (also after a skip:
+else the scale never comes down and every later batch overflows as well).
+
+A skipped batch changes no weight, moment, learning rate or step count. Whether to skip is agreed between the ranks
+before the backward pass and before the update: DDP's backward is a collective, so a rank that left alone would leave
+the others waiting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.amp import GradScaler
+from torch.nn import Parameter
+from torch.nn.functional import cross_entropy
+
+from harness.reference.comm import any_rank, mean_over_ranks
+from harness.reference.state import Training
+
+DEFAULT_MAX_NORM = 1.0
+GROWTH_INTERVAL = 8
+INITIAL_SCALE = 2.0**12
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What became of one batch; the fields are those of `hooks.BatchReport`."""
+
+    reason: str | None
+    loss: float
+    global_loss: float
+    learning_rate: float
+    scale: float | None
+    grad_norm: float
+
+
+def build_scaler(precision: str, device: str) -> GradScaler | None:
+    """Return a loss scaler for float16, None for the other precisions, whose exponents reach as far as float32's.
+
+    The scale doubles after `GROWTH_INTERVAL` clean steps, often enough to be seen in a job of 24 batches.
+    """
+    if precision != "fp16":
+        return None
+    return GradScaler(device, init_scale=INITIAL_SCALE, growth_interval=GROWTH_INTERVAL)
+
+
+def gradients_of(parameters: Iterable[Parameter]) -> list[Tensor]:
+    """Return the gradients that exist."""
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def all_finite(tensors: list[Tensor]) -> bool:
+    """Return whether every value is finite: the largest magnitude tells, and it cannot overflow as an L2 norm can."""
+    return math.isfinite(float(torch.nn.utils.get_total_norm(tensors, norm_type=math.inf)))
+
+
+def clip_global_l2_norm(parameters: Iterable[Parameter], max_norm: float) -> tuple[float, float]:
+    """Scale all gradients down together if their common L2 norm exceeds a limit.
+
+    Args:
+        parameters: With unscaled gradients.
+        max_norm: The limit.
+
+    Returns:
+        The norm before and after.
+
+    Raises:
+        ValueError: The limit is not positive.
+    """
+    if not max_norm > 0.0:
+        raise ValueError(f"max_norm must be positive, found {max_norm}")
+    parameters = list(parameters)
+    norm = torch.nn.utils.get_total_norm(gradients_of(parameters))
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    before = float(norm)
+    return before, min(before, max_norm)
+
+
+def back_off(scaler: GradScaler | None) -> None:
+    """Halve the scale for a loss that was not finite.
+
+    The scaler learns of an overflow from gradients, in `unscale_`. With no backward pass it has seen none, and its
+    `update` would leave the scale as it is, so that the next batch would overflow again. Done through its state, which
+    also works before its first use and starts the count of clean steps again; the same on every rank, so that the
+    scales stay equal.
+    """
+    if scaler is not None:
+        state = scaler.state_dict()
+        scaler.load_state_dict({**state, "scale": state["scale"] * state["backoff_factor"], "_growth_tracker": 0})
+
+
+def take_step(
+    training: Training, tokens: Tensor, noise_amplitude: float, change_logits: Callable[[Tensor], Tensor]
+) -> StepOutcome:
+    """Train on one batch, or skip it. Collective.
+
+    Args:
+        training: The job; model, optimizer, scheduler, scaler and `state.step` change, unless the batch is skipped.
+        tokens: This rank's sequences, (batch, time + 1) int64.
+        noise_amplitude: Standard deviation of the noise on the embeddings.
+        change_logits: Applied to the logits before the loss.
+    """
+    scaler, optimizer = training.scaler, training.optimizer
+    skips = "no-skip" not in training.config.defect
+    learning_rate = float(optimizer.param_groups[0]["lr"])
+    scale = None if scaler is None else scaler.get_scale()
+    optimizer.zero_grad(set_to_none=True)
+    loss = _forward(training, tokens, noise_amplitude, change_logits)
+    own_loss = float(loss.detach())
+    global_loss = mean_over_ranks(loss)  # finite if and only if every rank's loss is: this is the agreement
+    outcome = StepOutcome("non_finite_loss", own_loss, global_loss, learning_rate, scale, math.nan)
+    if skips and not math.isfinite(global_loss):
+        back_off(scaler)
+        return outcome
+    (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+    if scaler is not None:
+        scaler.unscale_(optimizer)
+    finite = all_finite(gradients_of(training.model.parameters()))
+    reason = "non_finite_grad" if skips and any_rank(not finite, training.device) else None
+    norm = _update(training, reason is not None)
+    return StepOutcome(reason, own_loss, global_loss, learning_rate, scale, norm)
+
+
+def _forward(training: Training, tokens: Tensor, noise_amplitude: float, change_logits: Callable[[Tensor], Tensor]) -> Tensor:
+    dtype = _DTYPES.get(training.config.precision)
+    with torch.autocast(training.device.type, dtype=dtype, enabled=dtype is not None):
+        logits = change_logits(training.wrapped(tokens[:, :-1], noise_amplitude))
+    # The loss in float32: a sum over many float16 values overflows early.
+    return cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def _update(training: Training, skip: bool) -> float:
+    scaler, optimizer = training.scaler, training.optimizer
+    norm, _ = clip_global_l2_norm(training.model.parameters(), DEFAULT_MAX_NORM)
+    if not skip:
+        if scaler is None or "no-skip" in training.config.defect:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+        training.scheduler.step()
+        training.state.step += 1
+    if scaler is not None:
+        # After a skip too: it halves the scale, on every rank alike, since DDP gave them all the same gradients.
+        scaler.update()
+    return norm

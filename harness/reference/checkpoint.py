@@ -1,0 +1,127 @@
+"""The checkpoints of one job: find the newest valid one, resume from it, save new ones, rotate old ones.
+
+What is decided here, in words:
+- At the start rank 0 looks at the committed checkpoints, newest first, reads each completely, and takes the first whose
+  every checksum holds. All ranks are told which, so that they cannot resume from different ones.
+- A damaged one is passed over and reported. It stays where it is until a good one of a higher number is committed, and
+  then rotation removes it. If training comes to its very number again, it is removed (or, being a single file,
+  replaced in one step) just before that save: the older good one that the job resumed from is still there then.
+- If there are checkpoints and all are damaged, the job refuses to start and touches nothing: to train from scratch in
+  that directory would first hide and then rotate away what could perhaps be repaired.
+- Left-overs of saves that were cut short are removed only after that decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.reference.comm import rank0_decides
+from harness.reference.errors import CheckpointError, RefusalError
+from harness.reference.formats import CheckpointFormat, CheckpointHeader
+from harness.reference.hooks import SkippedCheckpoint
+from harness.reference.rotation import remove_checkpoint, remove_leftovers, rotate_checkpoints
+from harness.reference.state import Training
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """What a look at the checkpoint directory found.
+
+    Attributes:
+        path: The newest valid checkpoint, or None if there is none at all.
+        header: What it says about itself.
+        skipped: Newer ones that are damaged, newest first.
+    """
+
+    path: Path | None
+    header: CheckpointHeader | None
+    skipped: tuple[SkippedCheckpoint, ...]
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """How a job started.
+
+    Attributes:
+        scan: What was found.
+        warning: Something that the user should know, or None.
+    """
+
+    scan: ScanResult
+    warning: str | None
+
+
+def find_newest_valid(checkpoint_format: CheckpointFormat, parent: Path) -> ScanResult:
+    """Look for the newest checkpoint that is intact, reading every byte of each candidate. Changes nothing. One rank.
+
+    Raises:
+        RefusalError: There are checkpoints, but none is intact; the text names each file, expected, found.
+    """
+    skipped: list[SkippedCheckpoint] = []
+    for path in checkpoint_format.find(parent):
+        try:
+            return ScanResult(path, checkpoint_format.verify(path), tuple(skipped))
+        except (OSError, CheckpointError) as error:
+            skipped.append(SkippedCheckpoint(path.name, str(error)))
+    if skipped:
+        reasons = "; ".join(damaged.reason for damaged in skipped)
+        raise RefusalError(f"no valid checkpoint among {len(skipped)} in {parent}, nothing was changed: {reasons}")
+    return ScanResult(None, None, ())
+
+
+class CheckpointStore:
+    """The checkpoint directory of a running job.
+
+    Args:
+        checkpoint_format: How a checkpoint is stored.
+        parent: Directory of the checkpoints; made at the first save.
+        keep_last: Checkpoints kept by rotation.
+    """
+
+    def __init__(self, checkpoint_format: CheckpointFormat, parent: Path, keep_last: int) -> None:
+        self._format = checkpoint_format
+        self._parent = parent
+        self._keep_last = keep_last
+        self._corrupt: set[Path] = set()
+
+    def resume(self, training: Training) -> Resumption:
+        """Restore the job from the newest valid checkpoint, or leave it as it is if there is none. Collective.
+
+        Raises:
+            RefusalError: None is valid, or the newest valid one does not fit this job or this number of ranks.
+        """
+        scan = rank0_decides(lambda: find_newest_valid(self._format, self._parent))
+        self._corrupt = {self._parent / damaged.path for damaged in scan.skipped}
+        warning = None
+        if scan.path is not None:
+            try:
+                warning = self._format.load(training, scan.path)
+            except CheckpointError as error:
+                raise RefusalError(str(error)) from error
+        rank0_decides(lambda: remove_leftovers(self._parent))
+        return Resumption(scan, warning)
+
+    def name_for(self, batch: int) -> str:
+        """Return the path, relative to the directory, of the checkpoint of this batch."""
+        return self._format.path_for(self._parent, batch).name
+
+    def save(self, training: Training) -> None:
+        """Save the job; durable and committed when it returns. Collective.
+
+        Raises:
+            CheckpointError: On every rank, if it failed on any. What was saved before is untouched.
+        """
+        path = self._format.path_for(self._parent, training.state.batch)
+        if path in self._corrupt and training.config.format != "single":
+            rank0_decides(lambda: remove_checkpoint(path))
+        self._format.save(training, path)
+        self._corrupt.discard(path)
+
+    def rotate(self) -> None:
+        """Remove old checkpoints, after a commit. Collective.
+
+        Raises:
+            CheckpointError: Something could not be removed.
+        """
+        rank0_decides(lambda: rotate_checkpoints(self._parent, self._keep_last, self._corrupt))

@@ -1,0 +1,150 @@
+"""The command line of the reference trainer: every option, its check, and one error text with all problems in it."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.reference.defects import check_defects
+from harness.reference.formats import FORMAT_MODULES
+from harness.reference.world import World
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What one training job is; see `_OPTIONS` for the meaning and the unit of each value."""
+
+    out: Path = Path("checkpoints")
+    format: str = "single"
+    steps: int = 24
+    save_every: int = 4
+    keep_last: int = 3
+    batches_per_epoch: int = 12
+    global_batch: int = 12
+    dropout: float = 0.1
+    rng_scope: str = "rank"
+    precision: str = "fp32"
+    learning_rate: float = 2e-3
+    warmup: int = 4
+    seed: int = 0
+    on_save_error: str = "fail"
+    reshard: bool = False
+    collective_timeout_s: float = 30.0
+    device: str = "cpu"
+    init_method: str = "env://"
+    model: str = "gpt"
+    width: int = 32
+    defect: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class _Option:
+    name: str
+    convert: Callable[[str], Any]
+    text: str
+    choices: tuple[str, ...] = ()
+    minimum: float = -math.inf
+    maximum: float = math.inf
+
+
+_OPTIONS = (
+    _Option("out", Path, "directory of the checkpoints"),
+    _Option("format", str, "how a checkpoint is stored", choices=tuple(FORMAT_MODULES)),
+    _Option("steps", int, "batches planned for the whole job; with no skipped batch equal to its steps", minimum=1),
+    _Option("save-every", int, "save after each batch whose number is a multiple, and after the last", minimum=1),
+    _Option("keep-last", int, "checkpoints kept by rotation", minimum=1),
+    _Option("batches-per-epoch", int, "length of an epoch, in batches", minimum=1),
+    _Option("global-batch", int, "samples in a batch, over all ranks", minimum=1),
+    _Option("dropout", float, "dropout probability", minimum=0.0, maximum=0.99),
+    _Option("rng-scope", str, "one random stream per rank, or one that all share", choices=("rank", "global")),
+    _Option("precision", str, "arithmetic of the forward pass", choices=("fp32", "bf16", "fp16")),
+    _Option("learning-rate", float, "learning rate at the end of the warm-up", minimum=0.0),
+    _Option("warmup", int, "steps of linear warm-up", minimum=0),
+    _Option("seed", int, "seed of weights, data, order and noise", minimum=0, maximum=2**31),
+    _Option("on-save-error", str, "what a failed save does to the job", choices=("fail", "continue")),
+    _Option("collective-timeout-s", float, "seconds after which a collective gives up on its peers", minimum=0.1),
+    _Option("device", str, "where to train", choices=("cpu", "cuda")),
+    _Option("init-method", str, "how ranks find each other: env:// or file:///path"),
+    _Option("model", str, "what to train", choices=("gpt",)),
+    _Option("width", int, "width of the model, a multiple of 4", minimum=4),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        # argparse would print and exit at the first problem; the caller wants them all in one error.
+        raise ValueError(message)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser. Values stay text: `parse_config` converts them, so that it can report every problem at once."""
+    parser = _Parser(
+        prog="python -m harness.reference.train",
+        description="Train the reference model, save checkpoints, resume from the newest valid one.",
+        epilog="Example: torchrun --nproc-per-node 2 -m harness.reference.train --format sharded --out /tmp/job",
+    )
+    defaults = TrainConfig()
+    for option in _OPTIONS:
+        default = getattr(defaults, option.name.replace("-", "_"))
+        choices = f" ({', '.join(option.choices)})" if option.choices else ""
+        parser.add_argument(f"--{option.name}", metavar="VALUE", help=f"{option.text}{choices}; default {default}")
+    parser.add_argument("--reshard", action="store_true", help="let --format sharded resume on another world size")
+    parser.add_argument("--defect", action="append", default=[], metavar="NAME", help="plant a defect (defects.py)")
+    return parser
+
+
+def parse_config(arguments: Sequence[str]) -> TrainConfig:
+    """Read a command line.
+
+    Args:
+        arguments: Without the program name.
+
+    Raises:
+        ValueError: The command line is wrong; the text names every problem.
+        SystemExit: `--help` was asked for.
+    """
+    found, unknown = build_parser().parse_known_args(list(arguments))
+    problems = [f"unknown argument {argument}" for argument in unknown]
+    values: dict[str, Any] = {"reshard": found.reshard, "defect": tuple(found.defect)}
+    for option in _OPTIONS:
+        key = option.name.replace("-", "_")
+        text = getattr(found, key)
+        if text is not None:
+            values[key] = _convert(option, text, problems)
+    problems += check_defects(values["defect"], str(values.get("format", "single")))
+    if isinstance(values.get("width"), int) and values["width"] % 4:
+        problems.append(f"--width must be a multiple of 4 (attention heads), found {values['width']}")
+    if problems:
+        raise ValueError("; ".join(problems))
+    return TrainConfig(**values)
+
+
+def _convert(option: _Option, text: str, problems: list[str]) -> Any:
+    try:
+        value = option.convert(text)
+    except ValueError:
+        problems.append(f"--{option.name} needs {option.convert.__name__}, found {text!r}")
+        return None
+    if option.choices and value not in option.choices:
+        problems.append(f"--{option.name} must be one of {', '.join(option.choices)}, found {text!r}")
+    if isinstance(value, (int, float)) and not option.minimum <= value <= option.maximum:
+        problems.append(f"--{option.name} must lie within {option.minimum} … {option.maximum}, found {text}")
+    return value
+
+
+def check_world(config: TrainConfig, world: World) -> None:
+    """Check a configuration against the number of ranks.
+
+    Raises:
+        ValueError: The global batch cannot be shared out evenly. Uneven shares would make the mean of the ranks' mean
+            losses differ from the mean over the samples, so the job would change with the number of ranks.
+    """
+    if config.global_batch % world.world_size:
+        raise ValueError(
+            f"--global-batch {config.global_batch} cannot be shared by {world.world_size} ranks: "
+            f"expected a multiple of the world size, remainder {config.global_batch % world.world_size}"
+        )

@@ -1,0 +1,172 @@
+"""The format `dcp`: `torch.distributed.checkpoint` inside a directory that `manifest.json` commits.
+
+DCP spreads the tensors over the ranks and loads on any number of them, but has no checksums, and no fsync of the
+directory: its `.metadata` alone is no proof of a complete checkpoint. So each rank hashes the files that it wrote, and
+rank 0 lists them in a manifest of the same schema as the sharded format's, as the commit.
+
+Only tensors go through DCP. Other values it would pickle, and unpickle on load with `weights_only=False`; everything
+small is therefore packed into uint8 tensors that are decoded with `weights_only=True`. `.metadata` itself is a pickle
+and cannot be avoided: its checksum tells damage, not malice.
+
+Source: torch/distributed/checkpoint/{filesystem,default_planner,state_dict}.py of torch 2.13.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import warnings
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from harness.reference.comm import raise_together
+from harness.reference.config import TrainConfig
+from harness.reference.defects import omitted_parts
+from harness.reference.errors import CheckpointError, mismatch, one_line
+from harness.reference.formats import CheckpointHeader, checkpoint_name
+from harness.reference.manifest import ShardRecord, find_directories, save_directory, verify_directory
+from harness.reference.rng import capture_rng_state, pack, unpack
+from harness.reference.state import Training, apply_rng_states, apply_small_state, small_state
+
+METADATA_NAME = ".metadata"
+
+
+def rank_of_file(name: str) -> str:
+    """Return the rank that wrote `__RANK_INDEX.distcp`; `.metadata` is rank 0's."""
+    return name.removeprefix("__").split("_")[0] if name.startswith("__") else "0"
+
+
+def build_tensors(training: Training) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the live tensors of model and optimizer by name, and the optimizer's options."""
+    model, optimizer = get_state_dict(training.model, training.optimizer)
+    groups = cast("list[dict[str, Any]]", optimizer["param_groups"])
+    return {"model": model, "optimizer": optimizer["state"]}, groups
+
+
+def write_files(training: Training, path: Path) -> list[ShardRecord]:
+    """Let DCP write its files, and hash the ones of this rank. Collective.
+
+    Raises:
+        CheckpointError: DCP failed on some rank; the text names rank and system error.
+    """
+    tensors, groups = build_tensors(training)
+    state = {
+        **tensors,
+        "small": pack({**small_state(training), "param_groups": groups}),
+        # A key per rank: equal keys would be taken for copies of one value, and one of them kept.
+        f"rng_rank{training.world.rank}": pack(capture_rng_state()),
+    }
+    try:
+        writer = FileSystemWriter(path, thread_count=1)
+        with quiet_without_group():
+            save(state, storage_writer=writer, no_dist=not dist.is_initialized())
+    except CheckpointException as error:  # derives from BaseException: `except Exception` would let it pass
+        raise CheckpointError(word_failure(error)) from error
+    own = sorted(path.glob(f"__{training.world.rank}_*.distcp"))
+    if training.world.rank == 0:
+        own.append(path / METADATA_NAME)
+    return [record_of(file) for file in own]
+
+
+def record_of(path: Path) -> ShardRecord:
+    """Hash a file that has been written.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return ShardRecord(path.name, file.tell(), sha256)
+
+
+@contextlib.contextmanager
+def quiet_without_group() -> Iterator[None]:
+    """Silence DCP's warning that it saves or loads in one process: with one rank that is what is wanted."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        yield
+
+
+def word_failure(error: CheckpointException) -> str:
+    """Put DCP's report, which holds a traceback per rank, into one line."""
+    return "; ".join(f"rank {rank}: {one_line(cause)}" for rank, (cause, _) in sorted(error.failures.items()))
+
+
+class DcpFormat:
+    """See the module; `omitted` are the parts that a planted defect does not restore."""
+
+    def __init__(self, omitted: Collection[str]) -> None:
+        self._omitted = omitted
+
+    def path_for(self, parent: Path, batch: int) -> Path:
+        """Return the directory of this batch."""
+        return parent / checkpoint_name(batch)
+
+    def find(self, parent: Path) -> list[Path]:
+        """Return the committed directories, newest first."""
+        return find_directories(parent)
+
+    def verify(self, path: Path) -> CheckpointHeader:
+        """Check every byte of every file."""
+        manifest, header = verify_directory(path, rank_of_file)
+        names = {record.name for record in manifest.shards}
+        if METADATA_NAME not in names:
+            raise mismatch("shard file missing", path / "manifest.json", METADATA_NAME, ", ".join(sorted(names)))
+        return header
+
+    def save(self, training: Training, path: Path) -> None:
+        """Let DCP write, then commit together."""
+        save_directory(training, path, lambda: write_files(training, path))
+
+    def load(self, training: Training, path: Path) -> str | None:
+        """Restore this rank, whatever the number of ranks that saved."""
+        error: BaseException | None = None
+        warning = None
+        try:
+            warning = self._load(training, path)
+        except CheckpointException as caught:
+            error = CheckpointError(f"{path}: {word_failure(caught)}")
+        except (OSError, CheckpointError) as caught:
+            error = caught
+        raise_together(error, f"load {path.name}")
+        return warning
+
+    def _load(self, training: Training, path: Path) -> str | None:
+        reader = FileSystemReader(path)
+        found = reader.read_metadata().state_dict_metadata
+        tensors, _ = build_tensors(training)
+        packed = {key: _empty(found, key, path) for key in found if key == "small" or key.startswith("rng_rank")}
+        # In place, into the live tensors of model and optimizer and into the empty ones for what is packed.
+        with quiet_without_group():
+            load({**tensors, **packed}, storage_reader=reader, no_dist=not dist.is_initialized())
+        small = unpack(packed.pop("small"))
+        self._apply_tensors(training, tensors, small["param_groups"])
+        apply_small_state(training, small, path, self._omitted)
+        states = [unpack(packed[f"rng_rank{rank}"]) for rank in range(small["world_size"])]
+        return apply_rng_states(training, states, self._omitted)
+
+    def _apply_tensors(self, training: Training, tensors: dict[str, Any], groups: list[dict[str, Any]]) -> None:
+        optimizer = {"state": tensors["optimizer"], "param_groups": groups}
+        set_state_dict(training.model, training.optimizer, model_state_dict=tensors["model"], optim_state_dict=optimizer)
+
+
+def _empty(found: dict[str, Any], key: str, path: Path) -> Tensor:
+    size = getattr(found[key], "size", None)
+    if size is None:
+        raise mismatch("cannot decode", path / METADATA_NAME, f"a tensor {key}", type(found[key]).__name__)
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def build_format(config: TrainConfig) -> DcpFormat:
+    """Return the format as the configuration wants it."""
+    return DcpFormat(omitted_parts(config.defect))

@@ -1,0 +1,258 @@
+"""What a person asks for: a workload, the ranks of each attempt, the faults, and what must hold.
+
+Responsible for: the data, and for finding everything that is wrong with it before anything starts.
+Not responsible for: how it is carried out (`harness.plan`, `harness.supervisor`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from harness import fault as faults_module
+from harness.errors import UsageError
+from harness.fault import DamageFault, DiskFault, ErrnoFault, Fault, NumericFault, SignalFault, StepPoint
+
+Format = Literal["single", "sharded", "dcp"]
+FORMATS: tuple[Format, ...] = ("single", "sharded", "dcp")
+Launch = Literal["warm", "cold", "torchrun"]
+MAX_RANKS = 64
+
+
+def _writable(text: str) -> str:
+    # Lone surrogates (a path that is not UTF-8) cannot be written to the replay file, NUL cannot be passed to a process.
+    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+        raise ValueError("expected text that can be written as UTF-8 and holds no NUL")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_writable)]
+
+
+class _Model(BaseModel):
+    # Strict: a replay file is written by people too, and "true" for a number is a mistake, not a value.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Reference(_Model):
+    """The project's own reference trainer (`harness/reference/`) with its settings; a field is its option of that name."""
+
+    kind: Literal["reference"] = "reference"
+    format: Format = "single"
+    steps: int = Field(24, ge=1, le=100_000)
+    save_every: int = Field(4, ge=1)
+    keep_last: int = Field(3, ge=1)
+    batches_per_epoch: int = Field(12, ge=1)
+    global_batch: int = Field(12, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    rng_scope: Literal["rank", "global"] = "rank"
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    learning_rate: float = Field(2e-3, gt=0)
+    on_save_error: Literal["fail", "continue"] = "fail"
+    reshard: bool = False
+    collective_timeout_s: float = Field(30.0, gt=0)
+    width: int = Field(32, ge=8, le=8192)
+    defects: tuple[Text, ...] = ()
+
+    def arguments(self, seed: int) -> list[str]:
+        """The trainer's command line; `{ckpt}` and `{init_method}` are filled in at launch."""
+        options = {name: getattr(self, name) for name in type(self).model_fields if name not in ("kind", "reshard", "defects")}
+        words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        words += ["--seed", str(seed), "--out", "{ckpt}", "--init-method", "{init_method}"]
+        words += ["--reshard"] if self.reshard else []
+        return words + [word for defect in self.defects for word in ("--defect", defect)]
+
+    @property
+    def commit_pattern(self) -> str:
+        """The path whose rename commits a checkpoint."""
+        return "step-*.pt" if self.format == "single" else "step-*/manifest.json"
+
+
+class Command(_Model):
+    """Any command that trains and writes the event log (docs/event-log.md).
+
+    `{ckpt}`, `{world_size}`, `{init_method}` and `{python}` in a word are filled in at launch. The command is started
+    once per attempt and makes its own ranks (as `torchrun` does).
+    """
+
+    kind: Literal["command"] = "command"
+    command: tuple[Text, ...] = Field(min_length=1)
+    resume_command: tuple[Text, ...] | None = Field(None, min_length=1)
+    steps: int | None = Field(None, ge=1)
+    save_every: int | None = Field(None, ge=1)
+
+    @property
+    def commit_pattern(self) -> str | None:
+        """Unknown for a foreign trainer: only `save()` returning says that a checkpoint is committed."""
+        return None
+
+
+Workload = Reference | Command
+
+
+class Scenario(_Model):
+    """One case.
+
+    Attributes:
+        name: how reports call it.
+        workload: what trains.
+        world_sizes: number of ranks of attempt 0, 1, …; the last one repeats.
+        faults: sentences of the grammar in `harness.fault`, in canonical form.
+        expect: `resumes` (training is completed and nothing is lost) or `refuses` (the last attempt must end with a
+            clear refusal, since nothing valid is left or the shapes cannot match).
+        seed: of the training job.
+        tolerance: largest allowed difference of the loss at any step, absolute.
+        launch: how ranks are started.
+        deadline_s: seconds that one attempt may take.
+        max_attempts: the harness stops restarting after so many launches.
+    """
+
+    name: Text = "case"
+    workload: Reference | Command = Field(discriminator="kind")
+    world_sizes: tuple[int, ...] = Field((2,), min_length=1)
+    faults: tuple[Text, ...] = ()
+    expect: Literal["resumes", "refuses"] = "resumes"
+    seed: int = Field(0, ge=0, le=2**31)
+    tolerance: float = Field(1e-4, ge=0, lt=1)
+    launch: Launch = "warm"
+    deadline_s: float = Field(90.0, gt=0)
+    max_attempts: int = Field(3, ge=1, le=100)
+
+    @classmethod
+    def build(cls, data: Mapping[str, Any]) -> Scenario:
+        """Checks everything and makes the scenario.
+
+        Raises:
+            UsageError: with every problem found: unknown words, impossible ranks, values out of range.
+        """
+        problems: list[str] = []
+        parsed: list[Fault] = []
+        texts = _texts(data.get("faults", ()))
+        for text in texts or ():
+            try:
+                parsed.append(faults_module.parse(text))
+            except UsageError as error:
+                problems.extend(error.problems)
+        model = None
+        try:
+            # Canonical spelling, so that equal scenarios are equal data (the baseline cache and replay files rely on it).
+            canonical = {"faults": tuple(map(str, parsed))} if texts is not None and not problems else {}
+            model = cls.model_validate({**data, **canonical})
+        except ValidationError as error:
+            problems.extend(describe_validation(error))
+        problems.extend(_impossible(parsed, data))
+        if problems or model is None:
+            raise UsageError(problems)
+        return model
+
+    def parsed_faults(self) -> tuple[Fault, ...]:
+        """The faults as data."""
+        return faults_module.parse_all(self.faults)
+
+    def world_size(self, attempt: int) -> int:
+        """Number of ranks of that attempt."""
+        return self.world_sizes[min(attempt, len(self.world_sizes) - 1)]
+
+    @property
+    def same_world_size(self) -> bool:
+        """Whether every attempt has the same number of ranks, so that the CPU must give equal bits."""
+        return len(set(self.world_sizes)) == 1
+
+
+def reference(
+    format: Format = "single",  # noqa: A002  (the word of the replay file and of the trainer's option)
+    *,
+    ranks: int | tuple[int, ...] = 2,
+    faults: tuple[str, ...] | list[str] | str = (),
+    **settings: Any,
+) -> Scenario:
+    """A scenario of the reference trainer, in one call.
+
+    Args:
+        format: checkpoint format.
+        ranks: number of ranks, or one number per attempt.
+        faults: one sentence or several.
+        settings: fields of `Scenario` (`expect`, `seed`, …) or of `Reference` (`steps`, `precision`, …).
+
+    Raises:
+        UsageError: with every problem found.
+    """
+    own = {key: settings.pop(key) for key in list(settings) if key in Scenario.model_fields}
+    return Scenario.build(
+        {
+            "workload": {"kind": "reference", "format": format, **settings},
+            "world_sizes": tuple(ranks) if isinstance(ranks, (tuple, list)) else (ranks,),
+            "faults": tuple(faults) if isinstance(faults, (tuple, list)) else (faults,),
+            **own,
+        }
+    )
+
+
+def describe_validation(error: ValidationError) -> list[str]:
+    """One sentence per problem that pydantic found, in the words of the file or call."""
+    sentences = []
+    for item in error.errors():
+        if item["type"] == "too_short" and item["input"]:
+            continue  # said of a tuple whose items are all wrong, and each of them is a problem already
+        # pydantic puts the kind of workload behind "workload"; the file has no such table.
+        kind_at = 1 if item["loc"][:1] == ("workload",) else None
+        where = ".".join(str(part) for n, part in enumerate(item["loc"]) if n != kind_at)
+        text = item["msg"].removeprefix("Value error, ")
+        found = "" if item["type"] == "missing" else f"; found {item['input']!r}"
+        sentences.append(f"{where or 'scenario'}: {text[0].lower()}{text[1:]}{found}")
+    return sentences
+
+
+def _texts(value: Any) -> list[str] | None:
+    # None for anything else: then the model refuses the value as it was given, instead of seeing only what could be read.
+    return list(value) if isinstance(value, (list, tuple)) and all(isinstance(text, str) for text in value) else None
+
+
+def _impossible(parsed: list[Fault], data: Mapping[str, Any]) -> list[str]:
+    """Problems between fields; `data` may be wrong in any other way."""
+    sizes = data.get("world_sizes", (2,))
+    if not (isinstance(sizes, (list, tuple)) and sizes and all(type(n) is int for n in sizes)):
+        return []
+    problems = [f"world_sizes: {n} is not a number of ranks; expected 1 to {MAX_RANKS}" for n in sizes if not 1 <= n <= MAX_RANKS]
+    attempts = data.get("max_attempts", 3)
+    for fault in parsed:
+        attempt = getattr(fault, "attempt", 0)
+        if type(attempts) is int and attempt >= attempts >= 1:
+            limits = f"max_attempts is {attempts}, so expected 0 to {attempts - 1}"
+            problems.append(f"fault '{fault}': attempt {attempt} never happens; {limits}")
+        size = max(sizes) if isinstance(fault, NumericFault) else sizes[min(attempt, len(sizes) - 1)]
+        for rank in _ranks(fault):
+            if rank >= size >= 1:
+                limits = f"attempt {attempt} has {size} rank{'s' * (size != 1)}, so expected 0 to {size - 1}"
+                problems.append(f"fault '{fault}': there is no rank {rank}; {limits}")
+    return problems + _workload_problems(data.get("workload"), sizes, parsed)
+
+
+def _workload_problems(workload: Any, sizes: Any, parsed: list[Fault]) -> list[str]:
+    problems = []
+    if isinstance(workload, _Model):
+        workload = workload.model_dump()
+    if not isinstance(workload, Mapping) or workload.get("kind") != "reference":
+        return []
+    batch = workload.get("global_batch", 12)
+    if type(batch) is int and batch >= 1:
+        odd = [n for n in sizes if 1 <= n <= MAX_RANKS and batch % n]
+        problems += [f"world_sizes: {n} ranks cannot share a global batch of {batch}; expected a divisor of it" for n in odd]
+    steps = workload.get("steps", 24)
+    for fault in parsed:
+        last = fault.batch if isinstance(fault, NumericFault) else 0
+        if isinstance(fault, SignalFault) and isinstance(fault.point, StepPoint):
+            last = fault.point.step
+        if type(steps) is int and last > steps:
+            problems.append(f"fault '{fault}': the job ends at {steps}, so this never happens; expected 1 to {steps}")
+    return problems
+
+
+def _ranks(fault: Fault) -> tuple[int, ...]:
+    if isinstance(fault, (DiskFault, DamageFault)):
+        return ()
+    trigger = fault.trigger if isinstance(fault, SignalFault) else None
+    assert isinstance(fault, (SignalFault, ErrnoFault, NumericFault))
+    return fault.who.ranks + (() if trigger is None else (trigger,))

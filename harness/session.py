@@ -1,0 +1,60 @@
+"""What the processes of one session share: a short directory for the warm server's socket, and an end to it.
+
+Responsible for: naming, making and removing that directory, and telling the warm server to leave. A session is one pytest
+run with all its workers, or one `harness` command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.launch.warm import WarmLaunch
+
+_GOODBYE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Session:
+    """One session.
+
+    Attributes:
+        directory: its directory; made only when the warm server is needed.
+        owner: process whose end ends the session.
+    """
+
+    directory: Path
+    owner: int
+
+    @classmethod
+    def new(cls) -> Session:
+        """A session of this process. Nothing is made yet."""
+        # A socket's name has room for 107 bytes, so this does not lie in the run directory.
+        name = f"harness-{os.getpid()}-{secrets.token_hex(4)}"
+        return cls(Path(tempfile.gettempdir()) / name, os.getpid())
+
+    def warm(self) -> WarmLaunch:
+        """The session's warm launch; makes the directory, readable by this user only."""
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        if self.directory.stat().st_uid != os.getuid():
+            raise UsageError(
+                [f"{self.directory} belongs to another user; expected a directory of one's own. Set TMPDIR elsewhere"]
+            )
+        return WarmLaunch(self.directory, self.owner)
+
+    def close(self) -> None:
+        """Ends the warm server and removes the directory. Called by the owner; a killed owner has the server do it."""
+        address = WarmLaunch(self.directory, self.owner).address
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(_GOODBYE_S)
+            connection.connect(str(address))
+            connection.send(b"quit")
+            connection.recv(1)  # end of file: the server has gone
+        shutil.rmtree(self.directory, ignore_errors=True)

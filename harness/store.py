@@ -1,0 +1,351 @@
+"""The run directory: what a case leaves behind, and the only thing that the judge looks at.
+
+Responsible for: names of files, appending records, and reading them back into `Run` and `Baseline`. Append-only, one
+`write` a record, so that a killed harness leaves a directory that can still be judged.
+Not responsible for: what the records mean (docs/event-log.md says it, `harness.oracle` judges it).
+
+Layout::
+
+    plan.toml                     the plan, which is the replay file
+    golden/rank-0.jsonl …         the uninterrupted run's event logs (a copy of the baseline), golden/baseline.json
+    checkpoints/                  the checkpoint directory of the case
+    attempt-000/rank-0.jsonl      what that rank said (docs/event-log.md)
+    attempt-000/attempt.jsonl     what the supervisor did and saw
+    attempt-000/operations.jsonl  file operations of all ranks below the checkpoint directory, in one order
+    attempt-000/rank-0.stdout, rank-0.stderr
+    verdict.json
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError
+from harness.plan import Plan, read_plan, write_plan
+
+Record = dict[str, Any]
+Files = dict[str, tuple[int, str]]  # relative path → (size in bytes, sha256)
+
+
+class RecordWriter:
+    """Appends JSON lines to a file; each line is one `write`."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Appends one record, stamped with the time."""
+        record = {"event": event, "time_s": time.time(), **fields}
+        os.write(self._fd, (json.dumps(record) + "\n").encode())
+
+    def close(self) -> None:
+        """Closes the file; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def read_records(path: Path) -> tuple[list[Record], list[str]]:
+    """All records of a log, and what was wrong with it.
+
+    Returns:
+        The records that could be read, and one sentence per line that could not.
+    """
+    if not path.exists():
+        return [], []
+    records: list[Record] = []
+    problems: list[str] = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        if not line:
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            problems.append(f"{path.name} line {number} is not JSON: {line[:60]!r}")
+            continue
+        if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+            problems.append(f"{path.name} line {number} is no event record: {line[:60]!r}")
+        elif wrong := _wrong_field(record):
+            problems.append(f"{path.name} line {number} has no usable {wrong!r} in its {record['event']!r} record: {line[:60]!r}")
+        else:
+            records.append(record)
+    return records, problems
+
+
+# The fields that the properties below read without asking, so that a damaged log is a problem in words and not a KeyError.
+_RELIED_ON: dict[str, dict[str, type]] = {
+    "resume": {"step": int},
+    "launched": {"world_size": int},
+    "exited": {"rank": int},
+    "files": {"moment": str, "files": dict},
+}
+
+
+def _wrong_field(record: Record) -> str:
+    """The first field that is missing or of another type, or ""."""
+    for name, kind in _RELIED_ON.get(record["event"], {}).items():
+        if type(record.get(name)) is not kind:
+            return name
+    files = record["files"].values() if record["event"] == "files" else ()
+    return "" if all(_is_file_entry(entry) for entry in files) else "files"
+
+
+def _is_file_entry(entry: Any) -> bool:
+    return isinstance(entry, list) and len(entry) == 2 and type(entry[0]) is int and isinstance(entry[1], str)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Names of everything in a run directory."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, plan: Plan) -> RunDirectory:
+        """Makes the directory and saves the plan, before anything else happens.
+
+        Raises:
+            FileExistsError: it exists; a run directory is never used twice.
+        """
+        path.mkdir(parents=True)
+        directory = cls(path)
+        write_plan(plan, directory.plan_file)
+        directory.checkpoints.mkdir()
+        return directory
+
+    @property
+    def plan_file(self) -> Path:
+        """The replay file."""
+        return self.path / "plan.toml"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The checkpoint directory of the case."""
+        return self.path / "checkpoints"
+
+    @property
+    def golden(self) -> Path:
+        """The uninterrupted run."""
+        return self.path / "golden"
+
+    @property
+    def verdict_file(self) -> Path:
+        """What the judge said."""
+        return self.path / "verdict.json"
+
+    def attempt(self, index: int) -> Path:
+        """The directory of one launch, whether it was launched or not."""
+        return self.path / f"attempt-{index:03d}"
+
+    def attempts(self) -> Iterator[Path]:
+        """The attempts that were launched, in order."""
+        index = 0
+        while self.attempt(index).is_dir():
+            yield self.attempt(index)
+            index += 1
+
+
+def parse_float(text: Any) -> float:
+    """A logged number: `float.hex()`, "nan", "inf", "-inf", or a plain JSON number; anything else is NaN."""
+    try:
+        if isinstance(text, (int, float)) and not isinstance(text, bool):
+            return float(text)
+        # `fromhex` reads "2.5" too, as hexadecimal: 2.3125.
+        return float.fromhex(text) if "0x" in text or text in ("nan", "inf", "-inf") else math.nan
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of one rank (docs/event-log.md has the meaning and the units)."""
+
+    batch: int
+    step: int
+    epoch: int
+    batch_in_epoch: int
+    tag: str
+    reason: str | None
+    loss: float
+    global_loss: float
+    scale: float | None
+    samples: tuple[int, ...]
+    parameters_finite: bool
+
+    @classmethod
+    def of(cls, record: Record) -> Batch:
+        """Reads a `batch` record. Raises: KeyError, TypeError, ValueError, OverflowError where it is not one."""
+        return cls(
+            batch=int(record["batch"]),
+            step=int(record["step"]),
+            epoch=int(record["epoch"]),
+            batch_in_epoch=int(record["batch_in_epoch"]),
+            tag=str(record["tag"]),
+            reason=record.get("reason"),
+            loss=parse_float(record["loss"]),
+            global_loss=parse_float(record["global_loss"]),
+            scale=None if record.get("scale") is None else parse_float(record["scale"]),
+            samples=tuple(int(index) for index in record.get("samples", ())),
+            parameters_finite=bool(record.get("parameters_finite", True)),
+        )
+
+
+@dataclass(frozen=True)
+class RankLog:
+    """Everything that one rank said in one attempt."""
+
+    rank: int
+    records: list[Record]
+    problems: list[str] = field(default_factory=list)
+
+    def of(self, event: str, **equal: Any) -> list[Record]:
+        """The records of one event whose fields have these values."""
+        return [r for r in self.records if r["event"] == event and all(r.get(k) == v for k, v in equal.items())]
+
+    @cached_property
+    def batches(self) -> list[Batch]:
+        """The batches in the order in which they were done; records that are no batches are left out."""
+        found = []
+        for record in self.of("batch"):
+            try:
+                found.append(Batch.of(record))
+            except (KeyError, TypeError, ValueError, OverflowError):
+                self.problems.append(f"rank {self.rank}: malformed batch record {record!r:.80}")
+        return found
+
+    @property
+    def resumed_from(self) -> int | None:
+        """The batch number of the checkpoint that was loaded, 0 for a fresh start, None if it never got that far."""
+        records = self.of("resume")
+        return int(records[0]["step"]) if records else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the rank said that all planned work is done."""
+        return bool(self.of("end"))
+
+
+@dataclass(frozen=True)
+class AttemptRun:
+    """One attempt as it was recorded."""
+
+    index: int
+    path: Path
+    ranks: dict[int, RankLog]
+    supervisor: list[Record]
+    operations: list[Record]
+    problems: list[str]
+
+    def of(self, event: str, **equal: Any) -> list[Record]:
+        """The supervisor's records of one event whose fields have these values."""
+        return [r for r in self.supervisor if r["event"] == event and all(r.get(k) == v for k, v in equal.items())]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that were launched; of event logs, where the launch was not recorded."""
+        launched = self.of("launched")
+        return int(launched[0]["world_size"]) if launched else len(self.ranks)
+
+    @property
+    def exits(self) -> dict[int, Record]:
+        """The `exited` record of each rank (rank -1: a launcher such as torchrun)."""
+        return {int(r["rank"]): r for r in self.of("exited")}
+
+    def stderr(self, rank: int) -> str:
+        """What that rank (or the launcher that made it) wrote to stderr."""
+        for name in (f"rank-{rank}.stderr", "launcher.stderr"):
+            if (self.path / name).exists():
+                return (self.path / name).read_text(errors="replace")
+        return ""
+
+    def files(self, moment: str) -> Files | None:
+        """The checkpoint directory at the `begin` or `end` of the attempt; None if that was not recorded."""
+        records = self.of("files", moment=moment)
+        return {path: (int(size), digest) for path, (size, digest) in records[-1]["files"].items()} if records else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A stored case."""
+
+    directory: RunDirectory
+    plan: Plan
+    attempts: list[AttemptRun]
+
+    @property
+    def problems(self) -> list[str]:
+        """What was wrong with the logs themselves."""
+        found = []
+        for attempt in self.attempts:
+            found += attempt.problems
+            for log in attempt.ranks.values():
+                _ = log.batches  # malformed batches are found when they are first read
+                found += log.problems
+        return found
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The uninterrupted run.
+
+    Attributes:
+        world_size: number of ranks it ran on.
+        ranks: event log per rank.
+        unstable: empty if the two golden runs were identical, else the first difference in words.
+    """
+
+    world_size: int
+    ranks: dict[int, RankLog]
+    unstable: str = ""
+
+
+def read_rank_logs(path: Path) -> dict[int, RankLog]:
+    """The event logs `rank-N.jsonl` in a directory."""
+    logs = {}
+    for file in path.glob("rank-*.jsonl"):
+        number = file.stem.removeprefix("rank-")
+        if number.isdecimal():
+            records, problems = read_records(file)
+            logs[int(number)] = RankLog(int(number), records, problems)
+    return dict(sorted(logs.items()))
+
+
+def read_attempt(path: Path) -> AttemptRun:
+    """Reads one `attempt-NNN` directory."""
+    supervisor, problems = read_records(path / "attempt.jsonl")
+    operations, more = read_records(path / "operations.jsonl")
+    index = int(path.name.removeprefix("attempt-"))
+    return AttemptRun(index, path, read_rank_logs(path), supervisor, operations, problems + more)
+
+
+def read_run(path: Path) -> Run:
+    """Reads a run directory.
+
+    Raises:
+        UsageError: there is no readable plan in it.
+    """
+    directory = RunDirectory(path)
+    return Run(directory, read_plan(directory.plan_file), [read_attempt(attempt) for attempt in directory.attempts()])
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Reads a `golden` directory.
+
+    Raises:
+        FileNotFoundError: it is not complete (`baseline.json` is written last).
+        UsageError: `baseline.json` is there, but is not what was written.
+    """
+    file = path / "baseline.json"
+    try:
+        facts = json.loads(file.read_bytes())
+        return Baseline(int(facts["world_size"]), read_rank_logs(path), str(facts["unstable"]))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise UsageError([f"{file} is damaged ({error!r}); expected world_size and unstable, as the run wrote them"]) from None

@@ -1,0 +1,331 @@
+"""Runs the attempts of a plan: arms, launches, waits, restarts. The only restart logic of the harness.
+
+Responsible for: one attempt after the other until the job is done, refuses, or fails without cause; every wait has a
+deadline; everything that is done and seen is written to the run directory as it happens.
+Not responsible for: judging any of it. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness import checkpoint_files
+from harness.errors import CapabilityError, LaunchError
+from harness.inject import damage
+from harness.inject.arming import Injector, needs_reads
+from harness.inject.gate import Gate
+from harness.launch.command import launch_spec
+from harness.launch.connection import Connection, Launcher
+from harness.launch.exits import Exit, classify
+from harness.plan import AttemptPlan, Plan
+from harness.store import RecordWriter, RunDirectory
+
+# After one rank has died, the others notice by their broken connections; a launcher would end them at once. They get
+# this long to end by themselves, so that what they do meanwhile (commit a checkpoint, say) is seen.
+PEER_GRACE_S = 10.0
+# After a rank has logged `end`, it has this long to exit.
+EXIT_GRACE_S = 10.0
+# The keeper has answered everything and is about to say `done`.
+_DONE_GRACE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended: `done` if every process exited with code 0."""
+
+    done: bool
+    disturbed: bool  # a fault was planned for the running processes, so that a failure has a cause
+
+
+def run_attempts(plan: Plan, directory: RunDirectory, launcher: Launcher) -> None:
+    """Launches attempt after attempt until the job is done, or fails with no fault of its own to blame.
+
+    Raises:
+        CapabilityError: this machine cannot do what the plan needs.
+        LaunchError: no process could be started.
+    """
+    for attempt in plan.attempts:
+        folder = directory.attempt(attempt.index)
+        folder.mkdir()
+        outcome = AttemptRunner(plan, attempt, directory, launcher).run()
+        if outcome.done or not outcome.disturbed:
+            return
+
+
+@dataclass
+class _Process:
+    """A rank, or a launcher that makes ranks (rank -1)."""
+
+    pid: int
+    pidfd: int
+    sent: dict[int, str] = field(default_factory=dict)
+    end: Exit | None = None
+    finished: bool = False  # it has logged `end`
+    stopped: bool = False
+
+
+class AttemptRunner:
+    """One launch of all ranks, from the damage before it to the last process gone."""
+
+    def __init__(self, plan: Plan, attempt: AttemptPlan, directory: RunDirectory, launcher: Launcher) -> None:
+        self._plan, self._attempt, self._directory, self._launcher = plan, attempt, directory, launcher
+        self._folder = directory.attempt(attempt.index)
+        self._root = directory.checkpoints.resolve()
+        self._log = RecordWriter(self._folder / "attempt.jsonl")
+        self._operations = RecordWriter(self._folder / "operations.jsonl")
+        logs = {str(self._folder.resolve() / f"rank-{rank}.jsonl"): rank for rank in range(attempt.world_size)}
+        injector = Injector(attempt, self._root, logs, self, self._operations)
+        self._gate = Gate(str(self._root), logs, injector.decide)
+        self._poll = select.poll()
+        self._processes: dict[int, _Process] = {}
+        self._timers: dict[str, float] = {}
+        self._refused: CapabilityError | None = None
+        self._done = False
+        self._peer_died = False
+        self._out_of_patience = False
+
+    def run(self) -> Outcome:
+        """Runs the attempt. Raises: CapabilityError, LaunchError."""
+        started = time.monotonic()
+        attempt = self._attempt
+        self._damage()
+        self._log.write("files", moment="begin", files=checkpoint_files.snapshot(self._root))
+        launch, faults = self._plan.scenario.launch, list(map(str, attempt.faults))
+        self._log.write("launched", index=attempt.index, world_size=attempt.world_size, launch=launch, faults=faults)
+        connection = self._launcher.connect()
+        try:
+            self._serve(connection, started)
+        finally:
+            connection.close()
+            self._gate.close()
+            self._close_processes()
+        if self._refused:
+            raise self._refused
+        self._log.write("files", moment="end", files=checkpoint_files.snapshot(self._root))
+        ends = [process.end for process in self._processes.values() if process.end]
+        done = bool(ends) and all(end.kind == "exited" and end.code == 0 for end in ends)
+        self._log.write("ended", duration_s=time.monotonic() - started, outcome="done" if done else "failed")
+        self._log.close()
+        self._operations.close()
+        return Outcome(done, disturbed=bool(attempt.live or attempt.disk))
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def _serve(self, connection: Connection, started: float) -> None:
+        reads, read_opens = needs_reads(self._attempt)
+        disk = self._attempt.disk
+        real = disk is not None and disk.effect == "full-disk"
+        spec = launch_spec(self._plan, self._attempt.index, self._attempt.world_size, self._folder, self._root, os.getpid())
+        spec = replace(
+            spec,
+            reads=reads,
+            read_opens=read_opens,
+            disk_path=str(self._root) if real else "",
+            disk_bytes=disk.size_bytes if disk is not None and real else 0,
+        )
+        connection.launch(spec)
+        self._timers["deadline"] = started + self._plan.scenario.deadline_s
+        self._poll.register(connection.fileno(), select.POLLIN)
+        while not self._done:
+            for fd, events in self._poll.poll(self._wait_ms()):
+                if fd == connection.fileno():
+                    self._hear(connection)
+                elif events & select.POLLIN and fd in self._gate:
+                    self._gate.handle(fd)
+                elif fd in self._gate:
+                    self._poll.unregister(fd)
+                    self._gate.remove(fd)
+            self._check_time(connection)
+
+    def _wait_ms(self) -> int:
+        left = min(self._timers.values()) - time.monotonic()
+        return max(0, int(left * 1000) + 1)
+
+    def _hear(self, connection: Connection) -> None:
+        message, fds = connection.receive()
+        if message is None:
+            if not self._refused and any(process.end is None for process in self._processes.values()):
+                raise LaunchError(f"the keeper of attempt {self._attempt.index} ended without a word; see {self._folder}")
+            if not self._processes and not self._refused:
+                raise LaunchError(f"the keeper of attempt {self._attempt.index} could not start any process; see {self._folder}")
+            self._done = True
+            return
+        event = message["event"]
+        if event == "gate":
+            self._gate.add(fds[0], message["rank"])
+            self._poll.register(fds[0], select.POLLIN)
+        elif event == "started":
+            self._started(message["rank"], message["pid"])
+        elif event == "exited":
+            self._exited(message)
+        elif event == "disk":
+            self._log.write("disk", how=message["how"])
+        elif event == "refused":
+            self._refused = _refusal(message)
+            connection.kill_tree()
+        elif event == "done":
+            self._ended(message)
+
+    def _started(self, rank: int, pid: int) -> None:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            pidfd = -1  # it has ended already; its exit is on the way
+        self._processes[rank] = _Process(pid, pidfd)
+        self._log.write("started", rank=rank, pid=pid)
+
+    def _exited(self, message: dict[str, Any]) -> None:
+        process = self._processes[message["rank"]]
+        end = process.end = classify(message["status"], process.sent)
+        self._log.write(
+            "exited",
+            rank=message["rank"],
+            code=end.code,
+            signal=end.signal_name,
+            kind=end.kind,
+            max_memory_kib=message["max_memory_kib"],
+        )
+        if (end.kind != "exited" or end.code != 0) and not self._peer_died:
+            self._peer_died = True
+            self._timers["peers"] = time.monotonic() + PEER_GRACE_S
+        self._timers.pop(f"exit {message['rank']}", None)
+        if message["rank"] == -1:
+            # The launcher has waited for its ranks; how they ended is its secret.
+            for rank, other in self._processes.items():
+                other.end = other.end or end
+                self._timers.pop(f"exit {rank}", None)
+
+    def _ended(self, message: dict[str, Any]) -> None:
+        shared = _shared_memory([process.pid for process in self._processes.values()])
+        if message["leftover"] or shared:
+            self._log.write("leftover", processes=message["leftover"], shared_memory=shared, mounts=[])
+        if message["error"]:
+            raise LaunchError(message["error"])
+        self._done = True
+
+    # -- deadlines ----------------------------------------------------------------------------------------------------
+
+    def _check_time(self, connection: Connection) -> None:
+        """Ends what has waited too long. Each reason is written down, so that the judge can tell a hang from an exit."""
+        now = time.monotonic()
+        running = {rank: process for rank, process in self._processes.items() if process.end is None}
+        if running and all(process.stopped for process in running.values()):
+            # Nobody is left who could be waiting for the stopped ones.
+            self.signal_ranks(list(running), signal.SIGKILL, "stopped")
+        for name in [name for name, at in self._timers.items() if at <= now]:
+            del self._timers[name]
+            if name == "deadline":
+                self._end_of_patience(connection, running)
+            elif name == "peers":
+                self.signal_ranks([rank for rank in running if not running[rank].stopped], signal.SIGKILL, "peer-died")
+            else:
+                self.signal_ranks([int(name.split()[1])], signal.SIGKILL, "finished")
+
+    def _end_of_patience(self, connection: Connection, running: dict[int, _Process]) -> None:
+        if self._out_of_patience:
+            raise LaunchError(f"attempt {self._attempt.index} does not end although everything was killed; see {self._folder}")
+        self._out_of_patience = True
+        self._timers["deadline"] = time.monotonic() + _DONE_GRACE_S
+        for rank, process in running.items():
+            why = "stopped" if process.stopped else "finished" if process.finished else "deadline"
+            self.signal_ranks([rank], signal.SIGKILL, why)
+        connection.kill_tree()
+
+    # -- what the injector asks for (harness.inject.arming.Actions) -----------------------------------------------------
+
+    def signal_ranks(self, ranks: Sequence[int], number: signal.Signals, why: str) -> None:
+        """Sends a signal to these ranks; all ranks at once includes their launcher, as when a machine dies."""
+        targets = list(ranks)
+        if -1 in self._processes and len(set(ranks)) >= self._attempt.world_size:
+            targets.insert(0, -1)
+        for rank in targets:
+            process = self._processes.get(rank)
+            if process is None or process.end is not None or process.pidfd < 0:
+                continue
+            process.sent.setdefault(number, why)
+            process.stopped = process.stopped or number == signal.SIGSTOP
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process.pidfd, number)
+            self._log.write("killed", rank=rank, signal=number.name, why=why)
+
+    def fired(self, fault: object, rank: int, **facts: Any) -> None:
+        """Writes down that a fault has fired, before its effect can be seen."""
+        self._log.write("fired", fault=str(fault), rank=rank, attempt=self._attempt.index, **facts)
+
+    def noted(self, rank: int, record: dict[str, Any]) -> None:
+        """Follows a rank's event log; the rank waits meanwhile."""
+        event = record.get("event")
+        if event == "start" and rank not in self._processes:
+            self._started(rank, int(record["pid"]))
+        elif event == "end" and rank in self._processes:
+            self._processes[rank].finished = True
+            self._timers[f"exit {rank}"] = time.monotonic() + EXIT_GRACE_S
+        elif event == "save" and record.get("moment") == "end" and rank == 0:
+            self._committed(record)
+
+    def process_id(self, rank: int) -> int:
+        """The process of a rank. Raises: KeyError if it has not started."""
+        return self._processes[rank].pid
+
+    def _committed(self, record: dict[str, Any]) -> None:
+        root = self._root
+        if self._attempt.disk and self._attempt.disk.effect == "full-disk":
+            root = Path(f"/proc/{self._processes[0].pid}/root{root}")
+        files = checkpoint_files.snapshot(root, str(record["checkpoint"]))
+        self._log.write("committed", step=record["step"], checkpoint=record["checkpoint"], files=files)
+
+    # -- before and after ---------------------------------------------------------------------------------------------
+
+    def _damage(self) -> None:
+        for fault in self._attempt.damage:
+            hit = damage.apply(fault, self._root)
+            for item in hit:
+                self._log.write(
+                    "damaged",
+                    fault=str(fault),
+                    path=item.path,
+                    checkpoint=item.entry.name,
+                    step=item.entry.number,
+                    size_before=item.size_before,
+                    size_after=item.size_after,
+                    unchanged=item.unchanged,
+                )
+            if hit:
+                self.fired(fault, -1, operation="damage", path=", ".join(item.path for item in hit))
+
+    def _close_processes(self) -> None:
+        for process in self._processes.values():
+            if process.pidfd >= 0:
+                os.close(process.pidfd)
+                process.pidfd = -1
+
+
+def _refusal(message: dict[str, Any]) -> CapabilityError:
+    if message["what"] == "full-disk":
+        return CapabilityError(
+            f"mounting a small file system was refused ({message['error']})",
+            "fill a real disk",
+            "Run as root or allow user namespaces; or use `quota N bytes`, which the gate keeps by itself.",
+        )
+    return CapabilityError(
+        f"seccomp user notification was refused ({message['error']})",
+        "stop system calls of a training process",
+        "It needs Linux 5.19 or newer, no gVisor, and a container profile that allows seccomp(2).",
+    )
+
+
+def _shared_memory(pids: list[int]) -> list[str]:
+    """Shared-memory segments that carry the number of one of these processes, as torch names its own."""
+    folder = Path("/dev/shm")  # noqa: S108 - it is looked at, not written to
+    if not folder.is_dir():
+        return []
+    marks = [f"_{pid}_" for pid in pids]
+    return sorted(path.name for path in folder.iterdir() if any(mark in path.name for mark in marks))

@@ -1,0 +1,37 @@
+"""Nothing is done to the job. Whatever fails here is a false alarm of the harness, or a job that is not deterministic."""
+
+from __future__ import annotations
+
+import pytest
+from saves import FORMATS
+
+from harness import reference
+
+pytestmark = pytest.mark.control
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_undisturbed_job_equals_the_uninterrupted_run(check_resume, format, ranks):
+    check_resume(reference(format, ranks=ranks))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_undisturbed_fp16_job_equals_the_uninterrupted_run(check_resume, format, ranks):
+    check_resume(reference(format, ranks=ranks, precision="fp16"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_an_undisturbed_job_with_shared_random_streams(check_resume, ranks):
+    check_resume(reference("single", ranks=ranks, rng_scope="global"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_undisturbed_job_that_goes_on_after_failed_saves(check_resume, format):
+    check_resume(reference(format, ranks=2, on_save_error="continue"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_undisturbed_job_through_torchrun(check_resume, format):
+    check_resume(reference(format, ranks=2, launch="torchrun"))

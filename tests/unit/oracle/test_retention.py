@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pytest
+from histories import (
+    STEPS,
+    attempt,
+    baseline,
+    files_of,
+    fired,
+    foreign_workload,
+    killed_and_resumed,
+    name_of,
+    only,
+    record,
+    run_of,
+    scenario,
+)
+
+from harness.oracle.retention import retention
+
+
+def end_files(run, index):
+    return record(run, index, "files", moment="end")["files"]
+
+
+@pytest.mark.parametrize("format", ["single", "sharded"])
+def test_a_tidy_job_passes(format):
+    assert retention(killed_and_resumed(format=format), baseline()) == []
+
+
+@pytest.mark.parametrize(("content", "found"), [(None, "no file"), ([1012, "0" * 64], "1012 bytes, sha256 000000000000…")])
+def test_the_last_good_checkpoint_must_survive_byte_for_byte(content, found):
+    run = killed_and_resumed()
+    files = end_files(run, 0)
+    if content is None:
+        del files[name_of(12)]
+    else:
+        files[name_of(12)] = content
+    finding = only(retention(run, baseline()), "last-good-lost")
+    assert (finding.file, finding.attempt, finding.found) == (name_of(12), 0, found)
+    assert finding.message == (
+        "step-00000012.pt, committed in attempt 0 and the newest, is no longer whole at the end of attempt 0: "
+        "step-00000012.pt (1 of 1 files)"
+    )
+
+
+def test_a_newer_commit_releases_the_older_one():
+    run = killed_and_resumed()
+    del end_files(run, 0)[name_of(8)]
+    assert retention(run, baseline()) == []
+
+
+def test_a_loss_is_reported_once_where_it_happened(tmp_path):
+    second = attempt(1, 13, 14, path=tmp_path, resumed=12, before=(4, 8, 12))
+    run = run_of(attempt(0, 1, 14, path=tmp_path), second)
+    del end_files(run, 0)[name_of(12)]
+    del end_files(run, 1)[name_of(12)]
+    assert only(retention(run, baseline()), "last-good-lost").attempt == 0
+
+
+def test_overwriting_the_only_file_in_place_loses_it(tmp_path):
+    run = run_of(attempt(0, 1, 10, path=tmp_path))
+    for commit in run.attempts[0].of("committed"):
+        commit.update(checkpoint="checkpoint.pt", files={"checkpoint.pt": [1, f"of step {commit['step']}"]})
+    end_files(run, 0)["checkpoint.pt"] = [0, "torn"]
+    assert only(retention(run, baseline()), "last-good-lost").file == "checkpoint.pt"
+    end_files(run, 0)["checkpoint.pt"] = [1, "of step 8"]
+    assert retention(run, baseline()) == []
+
+
+def test_what_the_harness_damaged_is_not_the_trainers_loss(tmp_path):
+    hit = {"event": "damaged", "fault": "delete newest", "path": name_of(12), "checkpoint": name_of(12), "unchanged": False}
+    second = attempt(1, 9, 10, path=tmp_path, resumed=8, before=(4, 8), supervisor=(hit,))
+    run = run_of(attempt(0, 1, 14, path=tmp_path), second)
+    assert retention(run, baseline()) == []
+    del end_files(run, 1)[name_of(8)]
+    assert only(retention(run, baseline()), "last-good-lost").file == name_of(8)
+
+
+def test_files_that_were_not_recorded_say_nothing():
+    run = killed_and_resumed()
+    for index in (0, 1):
+        run.attempts[index].supervisor.remove(record(run, index, "files", moment="end"))
+    assert retention(run, baseline()) == []
+
+
+@pytest.mark.parametrize("path", ["step-00000024.pt.77-ab.tmp", "step-00000024/rank0.bin.tmp", "step-00000028.tmp/rank0.bin"])
+def test_temporary_files_after_a_clean_end(path):
+    run = killed_and_resumed()
+    end_files(run, 1)[path] = [1, "x"]
+    finding = only([f for f in retention(run, baseline()) if "temporary" in f.message], "retention")
+    assert finding.message == f"1 temporary files are left after a clean end, first {path}"
+
+
+def test_a_directory_that_was_never_committed(tmp_path):
+    run = killed_and_resumed(format="sharded")
+    end_files(run, 1)["step-00000022/rank0.bin"] = [1, "x"]
+    finding = only(retention(run, baseline()), "retention")
+    assert finding.message == "step-00000022 is left after a clean end, and was never committed (1 such)"
+
+
+def test_more_checkpoints_than_are_to_be_kept():
+    run = killed_and_resumed()
+    end_files(run, 1).update(files_of(12))
+    assert only(retention(run, baseline()), "retention").message == "4 checkpoints are left after a clean end; 3 are to be kept"
+
+
+def test_after_a_restart_that_had_nothing_to_save_one_more_may_be_there(tmp_path):
+    first = attempt(0, 1, STEPS, path=tmp_path)
+    second = attempt(1, 25, STEPS, path=tmp_path, resumed=24, ended=True)
+    run = run_of(first, second)
+    files = files_of(12) | files_of(16) | files_of(20) | files_of(24)
+    end_files(run, 0).update(files)
+    end_files(run, 1).update(files)
+    assert retention(run, baseline()) == []
+    end_files(run, 1).update(files_of(8))
+    only(retention(run, baseline()), "retention")
+
+
+def test_tidiness_is_asked_only_of_a_clean_end():
+    run = killed_and_resumed()
+    end_files(run, 0)["x.tmp"] = [1, "x"]
+    assert retention(run, baseline()) == []
+    end_files(run, 1)["x.tmp"] = [1, "x"]
+    run.attempts[1].supervisor.append(fired("ENOSPC rank 0 on write *.tmp attempt 1"))
+    assert retention(run, baseline()) == []
+
+
+def test_of_a_foreign_trainer_only_temporary_files_are_known():
+    run = killed_and_resumed()
+    end_files(run, 1).update(files_of(4) | files_of(8) | {"x/y.tmp": [1, "x"]})
+    foreign = run_of(*run.attempts, case=foreign_workload(scenario()))
+    assert "temporary" in only(retention(foreign, baseline()), "retention").message

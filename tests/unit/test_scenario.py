@@ -1,0 +1,269 @@
+"""Scenarios: everything wrong is found at once, before anything starts, and equal scenarios are equal data."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import harness
+from harness.errors import UsageError
+from harness.fault import parse
+from harness.scenario import FORMATS, MAX_RANKS, Command, Reference, Scenario, reference
+
+
+def problems_of(**data):
+    with pytest.raises(UsageError) as caught:
+        Scenario.build({"workload": {"kind": "reference"}, **data})
+    return caught.value.problems
+
+
+def command(**fields):
+    return {"kind": "command", "command": ("python", "train.py"), **fields}
+
+
+# --- what is accepted
+
+
+def test_one_call_makes_a_scenario_of_the_reference_trainer():
+    scenario = reference("sharded", ranks=(4, 2), faults="sigkill rank 1, at step 3", steps=30, precision="fp16", seed=7)
+    assert scenario.workload == Reference(format="sharded", steps=30, precision="fp16")
+    assert scenario.world_sizes == (4, 2)
+    assert scenario.faults == ("sigkill rank 1 at step 3",)
+    assert scenario.seed == 7
+
+
+@pytest.mark.parametrize("faults", ["delete every", ["delete every"], ("delete every",)])
+def test_one_sentence_or_several(faults):
+    assert reference(faults=faults).faults == ("delete every",)
+
+
+def test_equal_scenarios_are_equal_data_however_they_are_written():
+    one = reference(faults=["sigkill rank 1 during write *.tmp at 50 %, occurrence 1, attempt 0"], tolerance=0)
+    two = reference(faults=("sigkill ranks 1 during write *.tmp at 50.0%",), tolerance=0.0)
+    assert one == two
+    assert one.model_dump_json() == two.model_dump_json()
+
+
+def test_settings_left_out_are_the_same_data_as_settings_written_out():
+    bare = Scenario.build({"workload": {"kind": "reference"}})
+    full = Scenario.build(bare.model_dump())
+    assert full.model_dump_json() == bare.model_dump_json()
+
+
+def test_building_again_from_the_data_gives_the_same_scenario():
+    for scenario in (reference(ranks=4, faults=["nan rank 0 at batch 2"]), Scenario.build({"workload": command(steps=5)})):
+        assert Scenario.build(scenario.model_dump()) == scenario
+        assert Scenario.build({**scenario.model_dump(), "workload": scenario.workload}) == scenario
+
+
+def test_scenarios_are_values():
+    scenario = reference()
+    with pytest.raises(ValueError, match="frozen"):
+        scenario.seed = 3
+    assert hash(scenario) == hash(reference())
+
+
+def test_the_last_world_size_repeats():
+    scenario = reference(ranks=(4, 2, 1))
+    assert [scenario.world_size(attempt) for attempt in range(5)] == [4, 2, 1, 1, 1]
+    assert not scenario.same_world_size
+    assert reference(ranks=(2, 2)).same_world_size
+
+
+def test_parsed_faults_are_those_sentences():
+    texts = ("delete every", "quota 10 bytes")
+    assert reference(faults=texts).parsed_faults() == tuple(parse(text) for text in texts)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_has_a_commit_pattern_below_the_checkpoint_directory(format_):
+    pattern = Reference(format=format_).commit_pattern
+    assert pattern.startswith("step-")
+    assert ("/" in pattern) == (format_ != "single")
+
+
+def test_a_foreign_trainer_has_no_known_commit_pattern():
+    assert Command(command=("x",)).commit_pattern is None
+
+
+def test_arguments_of_the_trainer_name_every_setting():
+    words = Reference(reshard=True, defects=("no-rng", "in-place")).arguments(seed=5)
+    options = dict(zip(words[::2], words[1::2], strict=False))
+    assert options["--seed"] == "5"
+    assert options["--out"] == "{ckpt}"
+    assert options["--collective-timeout-s"] == "30.0"
+    assert options["--learning-rate"] == "0.002"
+    assert "--reshard" in words
+    assert words[-4:] == ["--defect", "no-rng", "--defect", "in-place"]
+    named = {"--" + name.replace("_", "-") for name in Reference.model_fields} - {"--kind", "--defects"}
+    assert named <= set(words)
+    assert all(isinstance(word, str) for word in words)
+
+
+def test_without_reshard_the_option_is_absent():
+    assert "--reshard" not in Reference().arguments(seed=0)
+
+
+def test_the_words_are_exported_at_the_top():
+    assert set(harness.__all__) <= set(vars(harness))
+    assert harness.Scenario is Scenario
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"sead": 1}, "sead: extra inputs are not permitted; found 1"),
+        ({"seed": "1"}, "seed: input should be a valid integer; found '1'"),
+        ({"seed": True}, "seed: input should be a valid integer; found True"),
+        ({"seed": -1}, "seed: input should be greater than or equal to 0; found -1"),
+        ({"tolerance": float("nan")}, "tolerance: input should be a finite number; found nan"),
+        ({"tolerance": 1.0}, "tolerance: input should be less than 1; found 1.0"),
+        ({"deadline_s": float("inf")}, "deadline_s: input should be a finite number; found inf"),
+        ({"deadline_s": 0}, "deadline_s: input should be greater than 0; found 0"),
+        ({"max_attempts": 0}, "max_attempts: input should be greater than or equal to 1; found 0"),
+        ({"launch": "hot"}, "launch: input should be 'warm', 'cold' or 'torchrun'; found 'hot'"),
+        ({"expect": "fails"}, "expect: input should be 'resumes' or 'refuses'; found 'fails'"),
+        ({"name": "\udc80"}, "name: expected text that can be written as UTF-8 and holds no NUL; found '\\udc80'"),
+        ({"name": "a\0"}, "name: expected text that can be written as UTF-8 and holds no NUL; found 'a\\x00'"),
+        ({"world_sizes": ()}, "world_sizes: tuple should have at least 1 item after validation, not 0; found ()"),
+        ({"world_sizes": (0,)}, f"world_sizes: 0 is not a number of ranks; expected 1 to {MAX_RANKS}"),
+        ({"world_sizes": (65,)}, f"world_sizes: 65 is not a number of ranks; expected 1 to {MAX_RANKS}"),
+        ({"world_sizes": (2.5,)}, "world_sizes.0: input should be a valid integer; found 2.5"),
+        ({"world_sizes": (5,)}, "world_sizes: 5 ranks cannot share a global batch of 12; expected a divisor of it"),
+        ({"workload": 3}, "workload: input should be a valid dictionary or object to extract fields from; found 3"),
+        ({"workload": {}}, "workload: unable to extract tag using discriminator 'kind'; found {}"),
+        ({"workload": {"kind": "command"}}, "workload.command: field required"),
+        ({"workload": command(command=("a", 1))}, "workload.command.1: input should be a valid string; found 1"),
+        (
+            {"workload": command(command=("a", "\0"))},
+            "workload.command.1: expected text that can be written as UTF-8 and holds no NUL; found '\\x00'",
+        ),
+        (
+            {"workload": command(resume_command=())},
+            "workload.resume_command: tuple should have at least 1 item after validation, not 0; found ()",
+        ),
+        ({"workload": {"kind": "reference", "steps": 0}}, "workload.steps: input should be greater than or equal to 1; found 0"),
+        (
+            {"workload": {"kind": "reference", "learning_rate": float("inf")}},
+            "workload.learning_rate: input should be a finite number; found inf",
+        ),
+        (
+            {"workload": {"kind": "reference", "precison": "fp16"}},
+            "workload.precison: extra inputs are not permitted; found 'fp16'",
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_was_found_and_expected(data, problem):
+    assert problems_of(**data) == (problem,)
+
+
+@pytest.mark.parametrize("faults", ["sigkill rank 0 at step 1", None, 3, ("sigkill rank 0 at step 1", 3), {"a": 1}, ((),)])
+def test_faults_that_are_no_list_of_sentences_are_never_ignored(faults):
+    assert any(problem.startswith("faults") for problem in problems_of(faults=faults))
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (
+            {"faults": ("sigkill rank 2 at step 1",)},
+            "fault 'sigkill rank 2 at step 1': there is no rank 2; attempt 0 has 2 ranks, so expected 0 to 1",
+        ),
+        (
+            {"faults": ("sigkill rank 0 at step 1 by rank 5",)},
+            "fault 'sigkill rank 0 at step 1 by rank 5': there is no rank 5; attempt 0 has 2 ranks, so expected 0 to 1",
+        ),
+        (
+            {"world_sizes": (4, 1), "faults": ("EIO rank 1 on fsync x attempt 1",)},
+            "fault 'EIO rank 1 on fsync x attempt 1': there is no rank 1; attempt 1 has 1 rank, so expected 0 to 0",
+        ),
+        (
+            {"faults": ("delete every attempt 3",)},
+            "fault 'delete every attempt 3': attempt 3 never happens; max_attempts is 3, so expected 0 to 2",
+        ),
+        (
+            {"faults": ("sigkill rank 0 at step 25",)},
+            "fault 'sigkill rank 0 at step 25': the job ends at 24, so this never happens; expected 1 to 24",
+        ),
+        (
+            {"faults": ("nan rank 0 at batch 25",)},
+            "fault 'nan rank 0 at batch 25': the job ends at 24, so this never happens; expected 1 to 24",
+        ),
+    ],
+)
+def test_a_fault_that_cannot_happen_is_refused(data, problem):
+    assert problems_of(**data) == (problem,)
+
+
+def test_a_numeric_fault_may_name_a_rank_of_any_attempt():
+    assert reference(ranks=(2, 4), faults="nan rank 3 at batch 2").faults == ("nan rank 3 at batch 2",)
+
+
+def test_a_foreign_trainer_may_have_any_number_of_steps_and_ranks():
+    scenario = Scenario.build({"workload": command(), "world_sizes": (7,), "faults": ("sigkill rank 6 at step 9999",)})
+    assert scenario.workload == Command(command=("python", "train.py"))
+
+
+def test_all_problems_come_in_one_error():
+    problems = problems_of(
+        seed="x",
+        sead=1,
+        launch="hot",
+        world_sizes=(2, 99, 5),
+        faults=("bogus", "sigkill rank 7 at step 1", "quota 1 bytes attempt 9", "sigkill rank 0 at step 99"),
+        workload={"kind": "reference", "steps": 30, "width": 1},
+    )
+    expected = [
+        "fault 'bogus'",
+        "seed",
+        "sead",
+        "launch",
+        "workload.width",
+        "world_sizes: 99 is not",
+        "world_sizes: 5 ranks",
+        "there is no rank 7",
+        "attempt 9 never happens",
+        "the job ends at 30",
+    ]
+    assert [word for word in expected if not any(word in problem for problem in problems)] == []
+    assert len(problems) == len(expected)
+
+
+@pytest.mark.parametrize("ranks", [2.5, None, "ab", True, [], [[2]]])
+def test_ranks_that_are_no_numbers_are_refused(ranks):
+    with pytest.raises(UsageError, match="world_sizes"):
+        reference(ranks=ranks)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+scenario_keys = st.sampled_from(sorted(Scenario.model_fields)) | st.text(max_size=4)
+workload_keys = st.sampled_from(sorted({*Reference.model_fields, *Command.model_fields}))
+tables = st.dictionaries(workload_keys, anything, max_size=3)
+workloads = st.one_of(
+    anything,
+    tables,
+    tables.map(lambda table: {**table, "kind": "reference"}),
+    tables.map(lambda table: {**table, "kind": "command"}),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.dictionaries(scenario_keys, anything, max_size=4), workloads)
+def test_any_data_makes_a_scenario_or_a_usage_error(data, workload):
+    try:
+        scenario = Scenario.build({**data, "workload": workload})
+    except UsageError:
+        return
+    assert Scenario.build(scenario.model_dump()) == scenario
