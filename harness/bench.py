@@ -159,6 +159,9 @@ class _Ignore:
     def fired(self, fault: object, rank: int, **facts: Any) -> None:
         """Never called."""
 
+    def seen(self, rank: int, pid: int) -> None:
+        """Nothing is to be learnt: there is one process."""
+
     def noted(self, rank: int, record: dict[str, Any]) -> None:
         """Never called."""
 

@@ -183,8 +183,8 @@ def _small_disk() -> str:
 
 def _torch() -> str:
     program = (
-        "import torch, torch.distributed as d; "
-        "print(torch.__version__, 'CUDA' if torch.version.cuda else 'CPU', 'build;', 'gloo' if d.is_gloo_available() else 'NO GLOO')"
+        "import torch, torch.distributed as d; gloo = 'gloo' if d.is_gloo_available() else 'NO GLOO'; "
+        "print(torch.__version__, 'CUDA' if torch.version.cuda else 'CPU', 'build;', gloo)"
     )
     started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=_DEADLINE_S, check=False)

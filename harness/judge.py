@@ -75,6 +75,7 @@ def judge(run: Run, baseline: Baseline, oracles: tuple[Oracle, ...] = ORACLES) -
         resumed_from=facts.resumed_from,
         lost_steps=facts.lost_steps,
         replay=str(run.directory.plan_file),
+        expect=scenario.expect,
         duration_s=sum(float(record.get("duration_s", 0)) for attempt in run.attempts for record in attempt.of("ended")),
     )
 

@@ -25,7 +25,7 @@ from harness.case import Workbench, run_case
 from harness.errors import HarnessError
 from harness.oracle.verdict import Verdict
 from harness.report.text import render
-from harness.scenario import Scenario
+from harness.scenario import Reference, Scenario
 from harness.session import Session
 
 _SESSION = pytest.StashKey[Session]()
@@ -43,6 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("failed", "all"),
         default="failed",
         help="which run directories are kept: those of cases that did not pass (default), or all",
+    )
+    group.addoption(
+        "--harness-defect",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="plant a defect in the reference trainer, to see the scenarios fail (harness/reference/defects.py names them)",
     )
 
 
@@ -88,8 +95,8 @@ def check_resume(request: pytest.FixtureRequest, harness_workbench: Workbench) -
     done: list[tuple[Verdict, Path]] = []
 
     def check(scenario: Scenario) -> Verdict:
-        named = scenario.model_copy(update={"name": _directory_name(request.node.nodeid)})
         try:
+            named = _prepared(scenario, request)
             verdict, directory = run_case(named, harness_workbench)
         except HarnessError as error:
             pytest.fail(f"{type(error).__name__}: {error}", pytrace=False)
@@ -106,6 +113,15 @@ def check_resume(request: pytest.FixtureRequest, harness_workbench: Workbench) -
         for verdict, path in done:
             if verdict.outcome == "PASS":
                 shutil.rmtree(path)
+
+
+def _prepared(scenario: Scenario, request: pytest.FixtureRequest) -> Scenario:
+    """The scenario under the test's name, with the defects of `--harness-defect`. Raises: UsageError for unknown ones."""
+    data = scenario.model_dump()
+    data["name"] = _directory_name(request.node.nodeid)
+    if isinstance(scenario.workload, Reference):
+        data["workload"]["defects"] += tuple(request.config.getoption("--harness-defect"))
+    return Scenario.build(data)
 
 
 def _directory_name(node_id: str) -> str:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from harness import fault as faults_module
 from harness.errors import UsageError
 from harness.fault import DamageFault, DiskFault, ErrnoFault, Fault, NumericFault, SignalFault, StepPoint
+from harness.reference.defects import check_defects
 
 Format = Literal["single", "sharded", "dcp"]
 FORMATS: tuple[Format, ...] = ("single", "sharded", "dcp")
@@ -162,7 +163,7 @@ class Scenario(_Model):
 
 
 def reference(
-    format: Format = "single",  # noqa: A002  (the word of the replay file and of the trainer's option)
+    format: Format = "single",
     *,
     ranks: int | tuple[int, ...] = 2,
     faults: tuple[str, ...] | list[str] | str = (),
@@ -240,6 +241,9 @@ def _workload_problems(workload: Any, sizes: Any, parsed: list[Fault]) -> list[s
     if type(batch) is int and batch >= 1:
         odd = [n for n in sizes if 1 <= n <= MAX_RANKS and batch % n]
         problems += [f"world_sizes: {n} ranks cannot share a global batch of {batch}; expected a divisor of it" for n in odd]
+    defects, chosen = workload.get("defects", ()), workload.get("format", "single")
+    if isinstance(defects, (list, tuple)) and isinstance(chosen, str):
+        problems += check_defects([str(name) for name in defects], chosen)
     steps = workload.get("steps", 24)
     for fault in parsed:
         last = fault.batch if isinstance(fault, NumericFault) else 0

@@ -83,7 +83,7 @@ class AttemptRunner:
         self._operations = RecordWriter(self._folder / "operations.jsonl")
         logs = {str(self._folder.resolve() / f"rank-{rank}.jsonl"): rank for rank in range(attempt.world_size)}
         injector = Injector(attempt, self._root, logs, self, self._operations)
-        self._gate = Gate(str(self._root), logs, injector.decide)
+        self._gate = Gate(str(self._root), logs, injector.decide, unnamed_rank=0 if attempt.world_size == 1 else -1)
         self._poll = select.poll()
         self._processes: dict[int, _Process] = {}
         self._timers: dict[str, float] = {}
@@ -260,12 +260,15 @@ class AttemptRunner:
         """Writes down that a fault has fired, before its effect can be seen."""
         self._log.write("fired", fault=str(fault), rank=rank, attempt=self._attempt.index, **facts)
 
+    def seen(self, rank: int, pid: int) -> None:
+        """Learns which process a rank is, where a launcher has made it."""
+        if rank >= 0 and rank not in self._processes:
+            self._started(rank, pid)
+
     def noted(self, rank: int, record: dict[str, Any]) -> None:
         """Follows a rank's event log; the rank waits meanwhile."""
         event = record.get("event")
-        if event == "start" and rank not in self._processes:
-            self._started(rank, int(record["pid"]))
-        elif event == "end" and rank in self._processes:
+        if event == "end" and rank in self._processes:
             self._processes[rank].finished = True
             self._timers[f"exit {rank}"] = time.monotonic() + EXIT_GRACE_S
         elif event == "save" and record.get("moment") == "end" and rank == 0:

@@ -34,6 +34,9 @@ class Actions(Protocol):
     def fired(self, fault: object, rank: int, **facts: Any) -> None:
         """Writes down that a fault has fired."""
 
+    def seen(self, rank: int, pid: int) -> None:
+        """A rank works on files; this is its process, in case that was not known."""
+
     def noted(self, rank: int, record: dict[str, Any]) -> None:
         """A rank is about to write this line to its event log; it waits until this returns."""
 
@@ -61,8 +64,10 @@ class Injector:
         """Answers one operation, or kills its rank instead."""
         rank = self._logs.get(operation.paths[0])
         if rank is not None:
+            self._actions.seen(rank, operation.pid)
             self._follow_log(rank, operation)
             return
+        self._actions.seen(operation.rank, operation.pid)
         index, fault = self._armed(operation)
         self._record(operation, fault)
         try:

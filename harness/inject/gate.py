@@ -84,10 +84,11 @@ class Gate:
         logs: absolute path → rank, of the event logs; operations on them are passed to `decide` too.
         decide: called for each operation on the watched directory or on an event log; must answer it, or leave it
             unanswered if it has killed or stopped the process.
+        unnamed_rank: the rank of a process that was started without a RANK: 0 for a job of one process.
     """
 
-    def __init__(self, root: str, logs: dict[str, int], decide: Callable[[Operation], None]) -> None:
-        self.root, self.logs, self.decide = root, logs, decide
+    def __init__(self, root: str, logs: dict[str, int], decide: Callable[[Operation], None], unnamed_rank: int = -1) -> None:
+        self.root, self.logs, self.decide, self.unnamed_rank = root, logs, decide, unnamed_rank
         self.num_notifications = 0
         self._listeners: dict[int, _Listener] = {}
         self._calls = {n: call for call in CALLS if (n := this_architecture().numbers.get(call.name)) is not None}
@@ -166,6 +167,6 @@ class Gate:
         if pid not in listener.ranks:
             rank = process.rank_in_environment(pid)
             if rank is None:  # not remembered: a launcher forks first and gives the rank with the exec
-                return -1
+                return self.unnamed_rank
             listener.ranks[pid] = rank
         return listener.ranks[pid]

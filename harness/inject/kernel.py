@@ -48,7 +48,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    """Calls prctl(2) with one argument. Raises: OSError."""
+    """Sets an attribute of the calling process. Raises: OSError."""
     _checked(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl({option})")
 
 
@@ -165,12 +165,12 @@ def duplicate_descriptor(pid: int, fd: int) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Calls unshare(2). Raises: OSError (EPERM where namespaces are not allowed)."""
+    """Gives the process namespaces of its own. Raises: OSError (EPERM where namespaces are not allowed)."""
     _checked(_libc.unshare(flags), "unshare")
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """Calls mount(2). Raises: OSError."""
+    """Mounts a file system. Raises: OSError."""
     result = _libc.mount(source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), options.encode() or None)
     _checked(result, f"mount {kind or source} on {target}")
 

@@ -143,8 +143,9 @@ class Keeper:
             for process in descendants:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-            self._reap()
             time.sleep(0.001)
+            self._reap()
+        self._reap()
 
     def _send(self, event: str, **fields: Any) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -21,7 +21,7 @@ from harness.errors import LaunchError
 from harness.launch.connection import Connection
 
 # What the reference trainer, and most trainers, end up importing; measured with `sys.modules` after a run.
-MODULES = ("harness.probe.train_reference",)
+MODULES = ("harness.probe.train_reference", "harness.reference.single", "harness.reference.sharded", "harness.reference.dcp")
 _PRELOAD_S = 120.0
 _CONNECT_S = 30.0
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -96,7 +96,7 @@ def _crash(history: History, attempt: AttemptRun) -> Finding:
     rank = int(failure["rank"])
     words = last_words(attempt, rank)
     what = f"{'the launcher' if rank < 0 else f'rank {rank}'} ended with {exit_text(failure)} in attempt {attempt.index}"
-    where = {"rank": _speaker(attempt, rank), "attempt": attempt.index, "found": f"{exit_text(failure)}: {words}"}
+    where = {"rank": _speaker(attempt, rank), "attempt": attempt.index, "found": exit_text(failure)}
     lost = _lost_checkpoint(history, attempt)
     if lost is not None:
         commit, file, why = lost

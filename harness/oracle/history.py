@@ -10,17 +10,14 @@ at the end of its attempt (or where that was not recorded), since a rank can be 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness import fault as faults
 from harness.errors import UsageError
 from harness.fault import DamageFault, Fault, NumericFault, SignalFault, matches_path
-from harness.oracle.finding import Finding
 from harness.scenario import MAX_RANKS
 from harness.store import AttemptRun, Files, RankLog, Record, Run
 
-OWN_DEATHS = ("own-kill", "peer-died", "stopped")
 HANGS = ("hang", "finished-but-did-not-exit")
 
 
@@ -304,8 +301,3 @@ def own_failures(attempt: AttemptRun) -> list[Record]:
     """The `exited` records of processes that failed by themselves, the first to do so first."""
     found = [r for r in attempt.of("exited") if r.get("kind") == "crashed" or (r.get("kind") == "exited" and r.get("code") != 0)]
     return sorted(found, key=lambda record: float(record.get("time_s", 0)))
-
-
-def by_place(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings in the order in which they happened."""
-    return sorted(findings, key=lambda f: (-1 if f.attempt is None else f.attempt, f.step or 0, -1 if f.rank is None else f.rank))

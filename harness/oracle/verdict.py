@@ -76,6 +76,7 @@ class Verdict:
         lost_steps: batches to be done again at each restart, in order.
         replay: path of the replay file.
         duration_s: seconds that all attempts took.
+        expect: what the job was to do in the end, `resumes` or `refuses`.
     """
 
     id: str
@@ -91,6 +92,7 @@ class Verdict:
     lost_steps: tuple[int, ...] = ()
     replay: str = ""
     duration_s: float = 0.0
+    expect: str = "resumes"
 
     @property
     def root(self) -> Finding | None:

@@ -81,6 +81,18 @@ def fsync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it, whose names are durable; one that exists is left as it is.
+
+    Raises:
+        OSError: It could not be made.
+    """
+    missing = [one for one in (path, *path.parents) if not one.is_dir()]
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        fsync_directory(one.parent)
+
+
 def temporary_path(path: Path) -> Path:
     """Return a name that no other writer uses, in the same directory, so that the rename stays on one file system.
 

@@ -14,6 +14,7 @@ Source: torch/distributed/checkpoint/{filesystem,default_planner,state_dict}.py 
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import warnings
 from collections.abc import Collection, Iterator
@@ -25,10 +26,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_model_state_dict, set_optimizer_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from harness.reference.atomic import fsync_directory
 from harness.reference.comm import raise_together
 from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
@@ -71,7 +73,12 @@ def write_files(training: Training, path: Path) -> list[ShardRecord]:
         with quiet_without_group():
             save(state, storage_writer=writer, no_dist=not dist.is_initialized())
     except CheckpointException as error:  # derives from BaseException: `except Exception` would let it pass
-        raise CheckpointError(word_failure(error)) from error
+        # Every rank is given every rank's failure. Each reports its own, and the others wait for it in the exchange.
+        if error.failures and training.world.rank not in error.failures:
+            return []
+        raise CheckpointError(f"{path / f'__{training.world.rank}_0.distcp'}: {word_failure(error)}") from error
+    # DCP syncs its files, not their names. Those must be durable before the manifest that lists them has one.
+    fsync_directory(path)
     own = sorted(path.glob(f"__{training.world.rank}_*.distcp"))
     if training.world.rank == 0:
         own.append(path / METADATA_NAME)
@@ -99,7 +106,8 @@ def quiet_without_group() -> Iterator[None]:
 
 def word_failure(error: CheckpointException) -> str:
     """Put DCP's report, which holds a traceback per rank, into one line."""
-    return "; ".join(f"rank {rank}: {one_line(cause)}" for rank, (cause, _) in sorted(error.failures.items()))
+    causes = dict.fromkeys(one_line(cause) for cause, _ in error.failures.values())
+    return "; ".join(causes) or one_line(error)
 
 
 class DcpFormat:
@@ -145,6 +153,8 @@ class DcpFormat:
         reader = FileSystemReader(path)
         found = reader.read_metadata().state_dict_metadata
         tensors, _ = build_tensors(training)
+        if "optimizer" in self._omitted:
+            tensors["optimizer"] = copy.deepcopy(tensors["optimizer"])  # so that the live moments are not loaded into
         packed = {key: _empty(found, key, path) for key in found if key == "small" or key.startswith("rng_rank")}
         # In place, into the live tensors of model and optimizer and into the empty ones for what is packed.
         with quiet_without_group():
@@ -156,8 +166,10 @@ class DcpFormat:
         return apply_rng_states(training, states, self._omitted)
 
     def _apply_tensors(self, training: Training, tensors: dict[str, Any], groups: list[dict[str, Any]]) -> None:
-        optimizer = {"state": tensors["optimizer"], "param_groups": groups}
-        set_state_dict(training.model, training.optimizer, model_state_dict=tensors["model"], optim_state_dict=optimizer)
+        set_model_state_dict(training.model, tensors["model"])
+        if "optimizer" not in self._omitted:
+            state = {"state": tensors["optimizer"], "param_groups": groups}
+            set_optimizer_state_dict(training.model, training.optimizer, state)
 
 
 def _empty(found: dict[str, Any], key: str, path: Path) -> Tensor:

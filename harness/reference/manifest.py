@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.reference.atomic import TEMPORARY_SUFFIX, fsync_directory, read_bytes, write_durably
+from harness.reference.atomic import TEMPORARY_SUFFIX, fsync_directory, make_directory, read_bytes, write_durably
 from harness.reference.comm import gather_values, rank0_decides, word_failures
 from harness.reference.errors import CheckpointError, mismatch, one_line
 from harness.reference.formats import CheckpointHeader, batch_of
@@ -61,7 +61,9 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     Raises:
         OSError: It could not be written.
     """
-    text = json.dumps(asdict(manifest), indent=1) + "\n"
+    fields = asdict(manifest)
+    # No line break at the end: cutting off the last byte must leave something that is no JSON.
+    text = json.dumps({**fields, "sha256": seal(fields)}, indent=1)
     path = directory / MANIFEST_NAME
 
     def write(file: Any) -> None:
@@ -73,12 +75,17 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     fsync_directory(directory.parent)
 
 
+def seal(fields: dict[str, Any]) -> str:
+    """Return the checksum (sha256, hex) of a manifest's fields; it too may be hit by a flipped bit."""
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
 def read_manifest(directory: Path) -> Manifest:
     """Read and check a manifest, but none of the files it lists.
 
     Raises:
-        CheckpointError: Missing, not readable as one, unknown schema, unsafe shard path, duplicate shard, or a batch
-            number other than the one in the directory's name.
+        CheckpointError: Missing, not readable as one, unknown schema, unsafe shard path, duplicate shard, a batch
+            number other than the one in the directory's name, or a checksum that does not fit.
     """
     path = directory / MANIFEST_NAME
     raw = read_bytes(path)
@@ -93,6 +100,10 @@ def read_manifest(directory: Path) -> Manifest:
     _check_names(path, manifest)
     if batch_of(directory) not in (None, manifest.batch):
         raise mismatch("step mismatch", path, f"batch {batch_of(directory)} as in the name", f"batch {manifest.batch}")
+    # Last, so that a manifest that was edited is told what is wrong with it, not only that it was edited.
+    expected = seal({key: value for key, value in found.items() if key != "sha256"})
+    if found.get("sha256") != expected:
+        raise mismatch("sha256 mismatch of the manifest", path, expected, found.get("sha256"))
     return manifest
 
 
@@ -178,7 +189,8 @@ def prepare_directory(path: Path) -> None:
         raise mismatch("already committed", path, "no checkpoint of this number", "one that must not be overwritten")
     if path.is_dir():
         remove_directory(path)
-    path.mkdir(parents=True)
+    make_directory(path.parent)
+    path.mkdir()  # its own name is made durable by the commit
 
 
 def save_directory(training: Training, path: Path, write_files: Callable[[], Sequence[ShardRecord]]) -> None:

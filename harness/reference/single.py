@@ -10,11 +10,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
-from harness.reference.atomic import atomic_save, read_payload, write_payload
+from harness.reference.atomic import atomic_save, make_directory, read_payload, write_payload
 from harness.reference.comm import gather_values, raise_together, rank0_decides
 from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
-from harness.reference.errors import CheckpointError, mismatch
+from harness.reference.errors import CheckpointError, mismatch, one_line
 from harness.reference.formats import CheckpointHeader, batch_of, checkpoint_name
 from harness.reference.rng import capture_rng_state
 from harness.reference.state import (
@@ -115,16 +115,16 @@ class SingleFormat:
 
 
 def _write(payload: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        make_directory(path.parent)
         atomic_save(payload, path)
     except OSError as error:
-        raise CheckpointError(f"cannot save {path}: rank 0: {error}") from error
+        raise CheckpointError(f"cannot save {path}: rank 0: {one_line(error)}") from error
 
 
 def _overwrite(payload: dict[str, Any], path: Path) -> None:
     # The planted defect `in-place`: from the open to the last write there is no valid checkpoint anywhere.
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     with path.open("wb", buffering=0) as file:
         write_payload(payload, cast("Any", file))
         os.fsync(file.fileno())

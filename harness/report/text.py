@@ -36,7 +36,8 @@ def render(verdict: Verdict, run_directory: Path) -> str:
     if root is None:
         return _pass(verdict)
     lines = [f"{verdict.outcome} {root.kind}: {root.message}"]
-    lines += _values(root, verdict.tolerance)
+    if verdict.outcome == "FAIL":
+        lines += _values(root, verdict.tolerance)
     causes = likely_causes(root, verdict.findings)
     lines += _lost(causes)
     lines += [f"also: {finding.kind}: {finding.message}" for finding in _others(root, verdict.findings)]
@@ -54,6 +55,8 @@ def _pass(verdict: Verdict) -> str:
         resumed = f"resumed from step {steps}, lost {lost} step{'s' * (verdict.lost_steps != (1,))}"
     else:
         resumed = "no resume"
+    if verdict.expect == "refuses":
+        resumed += ", refused as it was to, nothing changed"
     return f"PASS {verdict.id}: {resumed}, {_difference(verdict)}"
 
 

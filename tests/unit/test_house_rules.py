@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("probe", "inject", "launch", "trace", "crash"),
     ("supervisor",),
     ("baseline", "oracle", "judge", "diagnose"),
-    ("case", "explore", "chaos", "bench", "doctor"),
+    ("case", "session", "explore", "chaos", "bench", "doctor"),
     ("report",),
     ("cli", "pytest_plugin", "__main__", "harness"),
 )
@@ -48,7 +48,9 @@ def name_of(file: Path) -> str:
 
 
 MODULES = {name_of(file): file for file in python_files("harness")}
-SOURCES = {file: file.read_text(encoding="utf-8") for file in python_files("harness", "tests", "scenarios")}
+SOURCES = {
+    file: file.read_text(encoding="utf-8") for file in [*python_files("harness", "tests", "scenarios"), *ROOT.glob("*.py")]
+}
 TREES = {file: ast.parse(text) for file, text in SOURCES.items()}
 SHELL_SCRIPTS = sorted(file for file in [*ROOT.glob("scripts/*"), *ROOT.glob(".ci/*")] if file.is_file())
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -75,7 +77,8 @@ def imports_of(tree: ast.AST, module: str, *, is_package: bool = False) -> set[s
                 package = module.split(".")[: None if is_package else -1]
                 anchor = package[: len(package) - node.level + 1]
                 base = ".".join([*anchor, base] if base else anchor)
-            found |= {f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base for alias in node.names}
+            names = {f"{base}.{alias.name}" for alias in node.names} - {"harness.__version__"}  # a fact, not a layer
+            found |= {name if name in MODULES else base for name in names}
     return found
 
 
@@ -151,7 +154,8 @@ def test_imports_are_found_wherever_they_stand():
     source = """
 from __future__ import annotations
 import os.path
-from harness import fault, __version__
+from harness import fault, Scenario
+from harness import __version__
 from . import sibling
 from .sub import thing
 from ..oracle import loss
@@ -165,6 +169,7 @@ def f():
         *("harness.oracle.loss" if "harness.oracle.loss" in MODULES else "harness.oracle", "harness.case", "torch.nn"),
     }
     assert imports_of(ast.parse("from . import x"), "harness.launch", is_package=True) == {"harness.launch"}
+    assert imports_of(ast.parse("from harness import __version__"), "harness.launch") == set()
 
 
 # --- (b), (f) torch

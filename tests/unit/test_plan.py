@@ -173,6 +173,14 @@ def test_the_file_says_in_words_what_happens_and_which_versions_were_used(file):
     assert data["scenario"]["faults"] == list(SENTENCES)
 
 
+def test_a_plan_that_was_read_keeps_the_versions_that_it_was_made_with(file):
+    write_plan(make_plan(reference(), recorded={"torch": "1.0", "other": "x"}), file)
+    plan = read_plan(file)
+    assert plan.versions == {"torch": "1.0", "other": "x"}
+    write_plan(plan, file)
+    assert read_plan(file) == plan
+
+
 def test_a_folder_means_the_plan_in_it(tmp_path):
     plan = make_plan(reference())
     write_plan(plan, tmp_path / "plan.toml")
@@ -194,7 +202,7 @@ VALID = f'schema = "{SCHEMA}"\n[scenario]\nseed = 3\n[workload]\nkind = "referen
 
 def test_a_short_file_written_by_hand_is_enough(file):
     file.write_text(VALID)
-    assert read_plan(file) == make_plan(reference(seed=3))
+    assert read_plan(file) == make_plan(reference(seed=3), recorded={})
 
 
 @pytest.mark.parametrize("newline", ["\r\n", "\n"])
@@ -209,6 +217,8 @@ def test_line_ends_of_another_system_are_read(file, newline):
         ("", ["unknown schema None; expected 'harness.plan/1'", "table [scenario] is missing", "table [workload] is missing"]),
         (VALID.replace("plan/1", "plan/2"), ["unknown schema 'harness.plan/2'; expected 'harness.plan/1'"]),
         (VALID + "[sceanrio]\n", ["unknown table 'sceanrio'"]),
+        (VALID + "[versions]\ntorch = 2.13", ["versions: found {'torch': 2.13}; expected a table of strings"]),
+        ("versions = 'x'\n" + VALID, ["versions: found 'x'; expected a table of strings"]),
         (
             "workload = 1\nscenario = [1]\n" + VALID.splitlines()[0],
             ["table [scenario] is missing", "table [workload] is missing"],
@@ -301,7 +311,7 @@ def test_a_mutated_file_gives_a_valid_plan_or_a_usage_error_and_nothing_else(reu
     except UsageError:
         return
     assert isinstance(plan, Plan)
-    assert plan == make_plan(plan.scenario)
+    assert plan == make_plan(plan.scenario, plan.versions)
     write_plan(plan, reused_file)
     assert read_plan(reused_file) == plan
 

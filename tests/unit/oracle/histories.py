@@ -151,10 +151,8 @@ def attempt(
         first: first batch that is done.
         last: last batch that is done.
         path: its directory; need not exist.
-        ranks: number of ranks.
+        ranks: number of ranks; `format` of the checkpoints; `ended` whether the job is done.
         resumed: batch of the checkpoint it began with, 0 for none, None for ranks that never got so far.
-        ended: whether the job is done.
-        format: of the checkpoints.
         before: batches of the checkpoints that are there when it begins.
         supervisor: further records, such as `fired`.
         exits: how the ranks ended; exit code 0 by default where `ended`, else killed by the harness.
@@ -175,8 +173,8 @@ def attempt(
         records.append({"event": "committed", "time_s": start_s + batch + 0.3, **facts})
     records += supervisor
     if exits is None:
-        how_they_end: tuple[Any, ...] = (0, None, "exited") if ended else (None, "SIGKILL", "own-kill")
-        exits = tuple(exited(rank, *how_they_end, start_s + last + 1) for rank in range(ranks))
+        code, signal, kind = (0, None, "exited") if ended else (None, "SIGKILL", "own-kill")
+        exits = tuple(exited(rank, code, signal, kind, start_s + last + 1) for rank in range(ranks))
     records += exits
     records.append({"event": "files", "moment": "end", "files": _all_files(kept, format, ranks)})
     records.append({"event": "ended", "duration_s": 1.5, "outcome": "done" if ended else "failed"})

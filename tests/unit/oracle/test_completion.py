@@ -23,8 +23,10 @@ from histories import (
 from harness.oracle.completion import completion
 from harness.store import Baseline
 
+RANK_1_FAILS = (exited(0, None, "SIGKILL", "peer-died", 2016.0), exited(1, 1, time_s=2015.0))
 
-def crashed(tmp_path, exits=(exited(0, None, "SIGKILL", "peer-died", 2016.0), exited(1, 1, time_s=2015.0)), **how):
+
+def crashed(tmp_path, exits=RANK_1_FAILS, **how):
     how = {"first": 13, "last": 14, "resumed": 12, "before": (4, 8, 12), "exits": exits, **how}
     first = attempt(0, 1, 14, path=tmp_path, supervisor=(fired(KILL),))
     second = attempt(1, how.pop("first"), how.pop("last"), path=tmp_path, **how)
@@ -137,7 +139,8 @@ def test_a_crash_because_the_last_good_checkpoint_is_gone(tmp_path):
     finding = only(completion(run, baseline()), "last-good-lost")
     assert finding.file == name_of(12)
     assert finding.message.startswith(
-        "step-00000012.pt was committed in attempt 0, but step-00000012.pt is no longer what it was then; rank 1 ended with exit code 1"
+        "step-00000012.pt was committed in attempt 0, but step-00000012.pt is no longer what it was then; "
+        "rank 1 ended with exit code 1"
     )
 
 

@@ -27,7 +27,10 @@ def damaged(batch):
     return {"event": "damaged", "fault": DAMAGE, "path": name, "checkpoint": name, "step": batch, "unchanged": False}
 
 
-def refusing(tmp_path, text=GOOD, exits=(exited(0, 3), exited(1, 3)), **how):
+REFUSED = (exited(0, 3), exited(1, 3))
+
+
+def refusing(tmp_path, text=GOOD, exits=REFUSED, **how):
     hits = tuple(damaged(batch) for batch in (4, 8, 12))
     how = {"first": 13, "last": 12, "resumed": None, "before": (4, 8, 12), "supervisor": hits, "exits": exits, **how}
     first = attempt(0, 1, 14, path=tmp_path, supervisor=(fired("sigkill all ranks at step 14", 0, step=14),))

@@ -1,0 +1,197 @@
+"""The gate on real processes and real files: what has landed when a rank dies, and what it is told when a call fails."""
+
+from __future__ import annotations
+
+import pytest
+from jobs import ending, kept, run_job, said
+
+DATA = bytes(range(250)) * 4
+OPEN = "fd = os.open('data.tmp', os.O_WRONLY | os.O_CREAT)\n"
+WRITES = {
+    "write": "os.write(fd, bytes(range(250)) * 4)",
+    "writev": "os.writev(fd, [bytes(range(250)), bytes(range(250)) * 2, bytes(range(250))])",
+    "pwrite": "os.pwrite(fd, bytes(range(250)) * 4, 0)",
+    "pwritev": "os.pwritev(fd, [bytes(range(250)) * 3, bytes(range(250))], 0)",
+}
+
+
+@pytest.mark.parametrize(("position", "landed"), [("25%", 250), ("50%", 500), ("last byte", 999), ("byte 0", 0), ("100%", 1000)])
+@pytest.mark.parametrize("call", WRITES)
+def test_exactly_the_first_bytes_of_a_torn_write_land(tmp_path, call, position, landed):
+    run = run_job(
+        tmp_path,
+        OPEN + WRITES[call] + "\nsay('value', value='survived')",
+        f"sigkill any rank during write data.tmp at {position}",
+    )
+    assert kept(run, "data.tmp") == DATA[:landed]
+    assert said_nothing(run)
+    assert ending(run) == ("own-kill", None, "SIGKILL")
+    assert run.attempts[0].of("fired")[0]["bytes_landed"] == landed
+
+
+def said_nothing(run):
+    return not run.attempts[0].ranks or not said(run)
+
+
+def test_a_torn_write_lands_where_the_descriptor_stands(tmp_path):
+    program = "fd = os.open('a', os.O_WRONLY | os.O_CREAT)\nos.write(fd, b'first')\nos.write(fd, b'second')"
+    run = run_job(tmp_path, program, "sigkill any rank during write a at 50% occurrence 2")
+    assert kept(run, "a") == b"firstsec"
+
+
+CHANGES = {
+    "open": ("os.open('new', os.O_WRONLY | os.O_CREAT)", "new", b""),
+    "mkdir": ("os.mkdir('new')", "new/", None),
+    "rename": ("open('a', 'wb').write(b'x'); os.rename('a', 'new')", "new", b"x"),
+    "link": ("open('a', 'wb').write(b'x'); os.link('a', 'new')", "new", b"x"),
+    "truncate": ("open('new', 'wb').write(b'xyz'); os.truncate('new', 1)", "new", b"x"),
+}
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("operation", CHANGES)
+def test_a_rank_dies_before_or_after_a_call(tmp_path, operation, moment):
+    program, name, content = CHANGES[operation]
+    run = run_job(tmp_path, program + "\nsay('value', value='survived')", f"sigkill any rank {moment} {operation} new")
+    assert said_nothing(run)
+    assert run.attempts[0].of("fired")
+    exists = (run.directory.checkpoints / name).exists()
+    if operation == "truncate":
+        assert kept(run, name) == (b"x" if moment == "after" else b"xyz")
+    else:
+        assert exists == (moment == "after")
+        assert moment == "before" or content is None or kept(run, name) == content
+
+
+def test_a_rank_dies_after_an_unlink(tmp_path):
+    run = run_job(tmp_path, "open('a', 'wb').write(b'x'); os.unlink('a'); open('b', 'wb')", "sigkill any rank after unlink a")
+    assert kept(run, "a") is None
+    assert kept(run, "b") is None
+
+
+FAILING = {
+    "open": "attempt(os.open, 'a', os.O_WRONLY | os.O_CREAT)",
+    "write": "attempt(os.write, os.open('a', os.O_WRONLY | os.O_CREAT), b'x')",
+    "fsync": "attempt(os.fsync, os.open('a', os.O_WRONLY | os.O_CREAT))",
+    "rename": "attempt(os.rename, 'old', 'a')",
+    "unlink": "attempt(os.unlink, 'a')",
+    "mkdir": "attempt(os.mkdir, 'a')",
+    "rmdir": "attempt(os.rmdir, 'a')",
+    "truncate": "attempt(os.truncate, 'a', 0)",
+    "chmod": "attempt(os.chmod, 'a', 0o600)",
+    "symlink": "attempt(os.symlink, 'x', 'a')",
+}
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EIO"])
+@pytest.mark.parametrize("operation", FAILING)
+def test_a_call_fails_with_the_error_that_was_asked_for(tmp_path, operation, name):
+    run = run_job(tmp_path, f"say('value', value={FAILING[operation]})", f"{name} any rank on {operation} a")
+    assert said(run) == [name]
+    assert run.attempts[0].operations[-2 if run.attempts[0].operations[-1]["event"] == "mark" else -1]["tampered"]
+
+
+def test_occurrence_counts_and_times_repeats(tmp_path):
+    program = "fd = os.open('a', os.O_WRONLY | os.O_CREAT)\nfor i in range(6): say('value', value=attempt(os.write, fd, b'x'))"
+    run = run_job(tmp_path, program, "EIO any rank on write a occurrence 2 times 3")
+    assert said(run) == [1, "EIO", "EIO", "EIO", 1, 1]
+
+
+def test_always_means_from_then_on(tmp_path):
+    program = "fd = os.open('a', os.O_WRONLY | os.O_CREAT)\nfor i in range(4): say('value', value=attempt(os.write, fd, b'x'))"
+    run = run_job(tmp_path, program, "ENOSPC any rank on write a occurrence 3 always")
+    assert said(run) == [1, 1, "ENOSPC", "ENOSPC"]
+
+
+def test_a_short_write_returns_what_has_landed(tmp_path):
+    program = "fd = os.open('a', os.O_WRONLY | os.O_CREAT)\nsay('value', value=os.write(fd, b'x' * 1000)); os.write(fd, b'y')"
+    run = run_job(tmp_path, program, "short-write any rank on write a at 30%")
+    assert said(run) == [300]
+    assert kept(run, "a") == b"x" * 300 + b"y"
+
+
+def test_a_quota_cuts_the_write_then_refuses_and_frees_on_unlink(tmp_path):
+    program = """
+a = os.open('a', os.O_WRONLY | os.O_CREAT)
+say('value', value=[attempt(os.write, a, b'x' * 600), attempt(os.write, a, b'x' * 600), attempt(os.write, a, b'x')])
+os.unlink('a'); os.close(a)
+b = os.open('b', os.O_WRONLY | os.O_CREAT)
+say('value', value=attempt(os.write, b, b'x' * 600))
+"""
+    run = run_job(tmp_path, program, "quota 1000 bytes")
+    assert said(run) == [[600, 400, "ENOSPC"], 600]
+    assert [record["fault"] for record in run.attempts[0].of("fired")] == ["quota 1000 bytes"]
+
+
+def test_a_real_file_system_is_full_and_its_files_are_kept(tmp_path):
+    program = """
+a = os.open('a', os.O_WRONLY | os.O_CREAT)
+first = attempt(os.write, a, b'x' * 100_000)
+second = attempt(os.write, a, b'x')
+say('value', value=[first, second, os.stat('a').st_size])
+"""
+    run = run_job(tmp_path, program, "full-disk 65536 bytes")
+    assert said(run) == [[65536, "ENOSPC", 65536]]
+    assert kept(run, "a") == b"x" * 65536
+    assert run.attempts[0].of("fired")
+    assert run.attempts[0].of("disk")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "open(os.path.join(ckpt, 'a'), 'wb', buffering=0).write(b'xyz')",
+        "os.write(os.open('../checkpoints/./a', os.O_WRONLY | os.O_CREAT), b'xyz')",
+        "os.write(os.open('a', os.O_WRONLY | os.O_CREAT, dir_fd=os.open(ckpt, os.O_RDONLY)), b'xyz')",
+        "os.symlink(ckpt, '../link'); os.write(os.open('../link/a', os.O_WRONLY | os.O_CREAT), b'xyz')",
+        "import threading; t = threading.Thread(target=lambda: open('a', 'wb', buffering=0).write(b'xyz')); t.start(); t.join()",
+        "pid = os.fork()\nif pid == 0:\n    open('a', 'wb', buffering=0).write(b'xyz'); os._exit(0)\nos.waitpid(pid, 0)",
+        "fd = os.open('a', os.O_WRONLY | os.O_CREAT); os.dup2(fd, 77); os.write(77, b'xyz')",
+    ],
+)
+def test_a_path_is_recognised_however_it_is_reached(tmp_path, write):
+    run = run_job(tmp_path, write, "sigkill all ranks during write a at byte 1")
+    assert kept(run, "a") == b"x"
+    assert run.attempts[0].of("fired")
+
+
+def test_operations_outside_the_checkpoint_directory_are_left_alone(tmp_path):
+    program = "open('../outside', 'wb').write(b'x'); say('value', value=open('../outside', 'rb').read().decode())"
+    run = run_job(tmp_path, program, "sigkill any rank before write outside")
+    assert said(run) == ["x"]
+    assert not run.attempts[0].of("fired")
+    assert not [record for record in run.attempts[0].operations if record["event"] == "operation"]
+
+
+def test_io_uring_is_refused_so_that_nothing_passes_unseen(tmp_path):
+    program = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); libc.syscall(425, 1, 0); say('value', value=errno.errorcode[ctypes.get_errno()])"
+    assert said(run_job(tmp_path, program)) == ["ENOSYS"]
+
+
+def test_a_step_fault_strikes_after_the_line_was_written(tmp_path):
+    program = "for step in range(1, 9): say('batch', step=step, tag='STEP')"
+    run = run_job(tmp_path, program, "sigkill rank 0 at step 3")
+    assert [record["step"] for record in run.attempts[0].ranks[0].of("batch")] == [1, 2, 3]
+
+
+def test_reads_are_trapped_only_when_a_fault_speaks_of_them(tmp_path):
+    program = "open('a', 'wb').write(b'x'); open('a', 'rb').read(); say('value', value='survived')"
+    assert said(run_job(tmp_path / "one", program)) == ["survived"]
+    run = run_job(tmp_path / "two", program, "sigkill any rank before read a")
+    assert said_nothing(run)
+    assert run.attempts[0].of("fired")[0]["operation"] == "read"
+
+
+def test_the_log_has_every_operation_in_order(tmp_path):
+    program = "os.mkdir('d'); f = open('d/a.tmp', 'wb', buffering=0); f.write(b'xyz'); os.fsync(f); os.rename('d/a.tmp', 'd/a'); os.unlink('d/a')"
+    run = run_job(tmp_path, program)
+    seen = [(r["operation"], r["path"], r["to"], r["size_bytes"]) for r in run.attempts[0].operations]
+    assert seen == [
+        ("mkdir", "d", None, 0),
+        ("open", "d/a.tmp", None, 0),
+        ("write", "d/a.tmp", None, 3),
+        ("fsync", "d/a.tmp", None, 0),
+        ("rename", "d/a.tmp", "d/a", 0),
+        ("unlink", "d/a", None, 0),
+    ]
+    assert [r["n"] for r in run.attempts[0].operations] == [1, 2, 3, 4, 5, 6]
