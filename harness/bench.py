@@ -122,7 +122,7 @@ def crash_and_resume(launch: str) -> Scenario:
 def case_seconds(bench: Workbench, launch: str, number: int) -> float:
     """Median seconds of a case whose baseline is cached. Raises: HarnessError if a case does not pass."""
     scenario = crash_and_resume(launch)
-    baseline.obtain(scenario, bench.baselines, bench.launcher(scenario))
+    baseline.obtain(scenario, bench.baselines, bench.launcher(baseline.golden_scenario(scenario)))
     times = []
     for _ in range(number):
         started = time.perf_counter()

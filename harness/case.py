@@ -57,11 +57,10 @@ def run_case(scenario: Scenario, bench: Workbench) -> tuple[Verdict, RunDirector
         UsageError, CapabilityError, LaunchError: the case could not be run at all.
     """
     plan = make_plan(scenario)
-    launcher = bench.launcher(scenario)
     directory = RunDirectory.create(_free_name(bench.runs, scenario.name), plan)
-    _, golden = baseline.obtain(scenario, bench.baselines, launcher)
+    _, golden = baseline.obtain(scenario, bench.baselines, bench.launcher(baseline.golden_scenario(scenario)))
     shutil.copytree(golden, directory.golden)
-    run_attempts(plan, directory, launcher)
+    run_attempts(plan, directory, bench.launcher(scenario))
     return judge_stored(directory.path), directory
 
 

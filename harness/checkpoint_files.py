@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,9 @@ def _content(path: Path) -> tuple[int, str]:
     if path.is_symlink():
         target = os.fsencode(path.readlink())
         return len(target), "link:" + hashlib.sha256(target).hexdigest()
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        return 0, f"special:{stat.S_IFMT(mode):o}"  # opening a pipe would wait for its other end
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return file.tell(), digest

@@ -109,6 +109,8 @@ class AttemptRunner:
             self._close_processes()
         if self._refused:
             raise self._refused
+        for text in self._gate.escapes:
+            self._log.write("escaped", what=text)
         self._log.write("files", moment="end", files=checkpoint_files.snapshot(self._root))
         ends = [process.end for process in self._processes.values() if process.end]
         done = bool(ends) and all(end.kind == "exited" and end.code == 0 for end in ends)

@@ -10,7 +10,7 @@ from harness.scenario import FORMATS, Format
 
 SAVE = "step-00000016"
 
-__all__ = ["COMMIT", "FORMATS", "SAVE", "Format", "commit_rank", "data_file"]
+__all__ = ["COMMIT", "FORMATS", "SAVE", "Format", "any_file", "commit_rank", "data_file"]
 
 
 def data_file(format: Format, rank: int = 0, save: str = SAVE) -> str:
@@ -18,6 +18,11 @@ def data_file(format: Format, rank: int = 0, save: str = SAVE) -> str:
     if format == "single":
         return f"{save}.pt.*.tmp"
     return f"{save}/rank{rank}.bin.tmp" if format == "sharded" else f"{save}/__{rank}_*"
+
+
+def any_file(format: Format) -> str:
+    """Every file of that save, while it is being written."""
+    return f"{SAVE}.pt.*.tmp" if format == "single" else f"{SAVE}/*"
 
 
 COMMIT: dict[Format, str] = {"single": f"{SAVE}.pt", "sharded": f"{SAVE}/manifest.json", "dcp": f"{SAVE}/manifest.json"}

@@ -8,7 +8,7 @@ The `full-disk` cases run on a tmpfs of that size; the `quota` cases need no pri
 from __future__ import annotations
 
 import pytest
-from saves import FORMATS, SAVE
+from saves import FORMATS, SAVE, any_file
 
 from harness import reference
 
@@ -60,12 +60,12 @@ def test_no_space_at_an_operation_of_a_save_and_the_job_goes_on(check_resume, fo
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_input_output_error_when_the_file_is_made_durable(check_resume, format):
-    check_resume(reference(format, ranks=2, faults=f"EIO any rank on fsync {SAVE}**"))
+    check_resume(reference(format, ranks=2, faults=f"EIO any rank on fsync {any_file(format)}"))
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_write_that_lands_only_in_part_is_continued(check_resume, format):
-    check_resume(reference(format, ranks=2, faults=f"short-write any rank on write {SAVE}** at 30%"))
+    check_resume(reference(format, ranks=2, faults=f"short-write any rank on write {any_file(format)} at 30%"))
 
 
 @pytest.mark.parametrize("on_save_error", ["fail", "continue"])
@@ -82,5 +82,5 @@ def test_a_file_system_is_really_full(check_resume, format, on_save_error):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_disk_is_full_and_then_a_rank_dies(check_resume, format):
-    first = f"ENOSPC any rank on write {SAVE}** attempt 0"
+    first = f"ENOSPC any rank on write {any_file(format)}"
     check_resume(reference(format, ranks=2, faults=[first, "sigkill rank 1 at step 14 attempt 1"]))

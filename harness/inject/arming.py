@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from harness.fault import SIGNALS, DiskFault, ErrnoFault, OperationPoint, SignalFault, StepPoint
 from harness.inject import disk
-from harness.inject.effects import CannotPerformError, perform
-from harness.inject.gate import Operation
+from harness.inject.effects import CannotPerformError, perform, proceed
+from harness.inject.operation import Operation
 from harness.plan import AttemptPlan
 from harness.store import RecordWriter
 
@@ -62,29 +62,31 @@ class Injector:
 
     def decide(self, operation: Operation) -> None:
         """Answers one operation, or kills its rank instead."""
-        rank = self._logs.get(operation.paths[0])
-        if rank is not None:
-            self._actions.seen(rank, operation.pid)
-            self._follow_log(rank, operation)
-            return
-        self._actions.seen(operation.rank, operation.pid)
-        index, fault = self._armed(operation)
-        self._record(operation, fault)
+        log_rank = self._logs.get(operation.resolved[0])
+        self._actions.seen(operation.rank if log_rank is None else log_rank, operation.pid)
         try:
-            if fault is None:
-                self._unfaulted(operation)
-            elif isinstance(fault, ErrnoFault):
-                self._fail(fault, operation)
+            if log_rank is None:
+                self._answer(operation)
             else:
-                self._spent.add(index)
-                self._signal(fault, operation)
+                self._follow_log(log_rank, operation)
         except ProcessLookupError:
             return  # the process is gone, and with it the call
         except CannotPerformError:
-            operation.go_on()
+            operation.let_run()
         except OSError as error:
             # The call itself fails, as it would have without us: its process gets exactly that answer.
             operation.fail(error.errno or errno.EIO)
+
+    def _answer(self, operation: Operation) -> None:
+        index, fault = self._armed(operation)
+        self._record(operation, fault)
+        if fault is None:
+            self._unfaulted(operation)
+        elif isinstance(fault, ErrnoFault):
+            self._fail(fault, operation)
+        else:
+            self._spent.add(index)
+            self._signal(fault, operation)
 
     def _armed(self, operation: Operation) -> tuple[int, SignalFault | ErrnoFault | None]:
         chosen: tuple[int, SignalFault | ErrnoFault | None] = (-1, None)
@@ -130,20 +132,20 @@ class Injector:
         small = self._plan.disk
         grows = operation.call.operation == "write" or operation.call.name == "fallocate"
         if small is None or not grows:
-            operation.go_on()
+            proceed(operation)
         elif small.effect == "quota":
             self._keep_quota(small, operation)
         else:
             # The answer is the kernel's own; that it must be "no" is known beforehand.
             if operation.size_bytes > disk.room_bytes(f"/proc/{operation.pid}/root{self._root}"):
                 self._disk_is_full(small, operation)
-            operation.go_on()
+            proceed(operation)
 
     def _keep_quota(self, small: DiskFault, operation: Operation) -> None:
         room = max(0, small.size_bytes - disk.used_bytes(self._root))
         landed, number = disk.no_space(operation.size_bytes, room)
         if landed == operation.size_bytes:
-            operation.go_on()
+            proceed(operation)
             return
         self._disk_is_full(small, operation)
         if number or not operation.call.data:
@@ -181,7 +183,7 @@ class Injector:
         if dies or (operation.rank in victims and number == signal.SIGSTOP):
             return  # unanswered: a dead rank needs no answer, a stopped one must not get past this call
         if result is None:
-            operation.go_on()
+            proceed(operation)
         else:
             operation.give(result)
 
@@ -199,19 +201,16 @@ class Injector:
 
     def _follow_log(self, rank: int, operation: Operation) -> None:
         if operation.call.operation != "write":
-            operation.go_on()
+            proceed(operation)
             return
-        try:
-            records = _records(operation.read_data(_LOG_LINE_BYTES))
-        except OSError:
-            return
+        records = _records(operation.read_data(_LOG_LINE_BYTES))
         # Noting may take as long as it needs: the rank waits.
         for record in records:
             self._log.write("mark", rank=rank, what=record.get("event"), moment=record.get("moment"), step=record.get("step"))
             self._actions.noted(rank, record)
         fault = self._step_fault(rank, records)
         if fault is None:
-            operation.go_on()
+            proceed(operation)
             return
         landed = perform(operation)
         self._actions.fired(fault, rank, operation="step", step=records[-1].get("step"))

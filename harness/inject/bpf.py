@@ -1,8 +1,10 @@
 """The seccomp filter: which system calls of a training process wait for the supervisor.
 
 Responsible for: a classic BPF program as bytes. Pure.
-Fault model: only calls that change files are trapped (reads and read-only opens on request), and of those only on
-descriptors above 2, so that a process that prints, computes and talks over the network at most pays for what it writes.
+Fault model: only calls that change files are trapped (reads and read-only opens on request). A filter sees numbers, not
+files, and a training process writes to sockets far more often than to files: so the gate gives every file of interest a
+descriptor from `FIRST_WATCHED_FD` on when it is opened, and writes are trapped on those only. Printing, computing and
+talking to other ranks then cost nothing. Copies of such a descriptor are trapped too, so that none escapes to a low number.
 Not covered: stores through `mmap`; `io_uring` is refused with ENOSYS, since its writes would pass unseen.
 Source: seccomp(2), `include/uapi/linux/filter.h`, `include/uapi/linux/seccomp.h`.
 """
@@ -24,6 +26,9 @@ _ALLOW = 0x7FFF0000
 _NOTIFY = 0x7FC00000
 _ERRNO = 0x00050000
 _OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGUMENTS = 0, 4, 16
+# High, so that it is free; below 1024, where select(2) and the usual limit of open files end.
+FIRST_WATCHED_FD = 512
+_F_DUPFD, _F_DUPFD_CLOEXEC = 0, 1030
 WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -38,8 +43,13 @@ def _argument(index: int) -> bytes:
 
 def _block(call: Call, number: int, read_opens: bool) -> bytes:
     """Instructions for one call; falls through when the number is another one."""
-    if call.fd is not None:
-        body = _argument(call.fd) + _instruction(_JUMP_GREATER, 2, 0, 1)
+    if call.name == "fcntl":
+        # Of its many commands only the two that copy a descriptor matter.
+        body = _argument(1) + _instruction(_JUMP_EQUAL, _F_DUPFD, 1, 0) + _instruction(_JUMP_EQUAL, _F_DUPFD_CLOEXEC, 0, 3)
+        body += _argument(0) + _instruction(_JUMP_GREATER, FIRST_WATCHED_FD - 1, 0, 1)
+    elif call.fd is not None:
+        last_free = FIRST_WATCHED_FD - 1 if call.operation in ("write", "dup") else 2
+        body = _argument(call.fd) + _instruction(_JUMP_GREATER, last_free, 0, 1)
     elif call.flags is not None and not read_opens:
         body = _argument(call.flags) + _instruction(_JUMP_SET, WRITING_FLAGS, 0, 1)
     else:

@@ -3,7 +3,7 @@
 Fault model: a call that is cut in the middle has landed its first k bytes, in order, at the offset where the process
 would have written them (the open file and its offset are shared); a call that is killed *after* has happened entirely
 although its process never sees the result.
-Not covered: `sendfile` and `copy_file_range` in parts, `openat2`, `renameat2` with flags: those raise `CannotPerformError`, the
+Not covered: `sendfile` and `copy_file_range` in parts, `renameat2` with flags: those raise `CannotPerformError`, the
 call is let through, and the fault counts as not fired.
 """
 
@@ -12,14 +12,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from harness.inject import kernel, process
-from harness.inject.gate import Operation
+from harness.inject import descriptors, kernel, process
+from harness.inject.operation import Operation
 
 _AT_REMOVEDIR = 0x200
 
 
 class CannotPerformError(Exception):
     """This call cannot be done from outside."""
+
+
+def proceed(operation: Operation) -> None:
+    """Lets the call happen. Raises: OSError where it fails; the process has then not been answered."""
+    if operation.call.operation == "open":
+        descriptors.hand_over(operation)
+    else:
+        operation.let_run()
 
 
 def perform(operation: Operation, limit_bytes: int | None = None) -> int:
@@ -36,6 +44,9 @@ def perform(operation: Operation, limit_bytes: int | None = None) -> int:
         return _write(operation, operation.size_bytes if limit_bytes is None else limit_bytes)
     if operation.call.operation == "read":
         return 0
+    if operation.call.operation == "open":
+        os.close(descriptors.open_file(operation))
+        return 0
     if operation.call.fd is not None:
         return _with_descriptor(operation)
     return _with_paths(operation)
@@ -44,7 +55,7 @@ def perform(operation: Operation, limit_bytes: int | None = None) -> int:
 def _write(operation: Operation, limit_bytes: int) -> int:
     if not operation.call.data:
         raise CannotPerformError(operation.call.name)
-    arguments = operation.notification.arguments
+    arguments = operation.arguments
     thread = operation.notification.thread
     fd = kernel.duplicate_descriptor(operation.pid, arguments[0])
     written = 0
@@ -62,13 +73,13 @@ def _write_piece(fd: int, piece: bytes, operation: Operation, already: int) -> i
         if operation.call.offset is None:
             done += os.write(fd, piece[done:])
         else:
-            offset = operation.notification.arguments[operation.call.offset]
+            offset = operation.arguments[operation.call.offset]
             done += os.pwrite(fd, piece[done:], offset + already + done)
     return done
 
 
 def _with_descriptor(operation: Operation) -> int:
-    arguments = operation.notification.arguments
+    arguments = operation.arguments
     name = operation.call.name
     fd = kernel.duplicate_descriptor(operation.pid, arguments[0])
     try:
@@ -92,21 +103,15 @@ def _with_descriptor(operation: Operation) -> int:
 
 
 def _with_paths(operation: Operation) -> int:
-    # The process may live in a mount namespace of its own: its root is reached through /proc.
-    paths = [f"/proc/{operation.pid}/root{path}" for path in operation.paths]
     action = _PATH_ACTIONS.get(operation.call.name)
     if action is None:
         raise CannotPerformError(operation.call.name)
     previous = os.umask(process.umask_of(operation.pid))
     try:
-        action(paths, operation.notification.arguments)
+        action(operation.own_paths, operation.arguments)
     finally:
         os.umask(previous)
     return 0
-
-
-def _open(path: str, flags: int, mode: int) -> None:
-    os.close(os.open(path, flags | os.O_CLOEXEC, mode & 0o7777))
 
 
 def _rename_without_flags(paths: list[str], arguments: tuple[int, ...]) -> None:
@@ -120,9 +125,6 @@ def _unlink(paths: list[str], arguments: tuple[int, ...]) -> None:
 
 
 _PATH_ACTIONS: dict[str, Callable[[list[str], tuple[int, ...]], None]] = {
-    "open": lambda paths, a: _open(paths[0], a[1] & 0xFFFFFFFF, a[2]),
-    "openat": lambda paths, a: _open(paths[0], a[2] & 0xFFFFFFFF, a[3]),
-    "creat": lambda paths, a: _open(paths[0], os.O_CREAT | os.O_WRONLY | os.O_TRUNC, a[1]),
     "truncate": lambda paths, a: os.truncate(paths[0], a[1]),
     "rename": lambda paths, _: os.rename(*paths),
     "renameat": lambda paths, _: os.rename(*paths),

@@ -17,56 +17,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from harness.inject import kernel, process
+from harness.inject import descriptors, kernel, process
 from harness.inject.kernel import Notification
-from harness.inject.syscalls import CALLS, Call, this_architecture
+from harness.inject.operation import Operation
+from harness.inject.syscalls import CALLS, this_architecture
 
 OUTSIDE = ("socket:", "pipe:", "anon_inode:", "/dev/", "/proc/", "/memfd:")
-
-
-@dataclass(frozen=True)
-class Operation:
-    """A file operation that waits for an answer.
-
-    Attributes:
-        rank: whose it is; -1 if it belongs to a launcher.
-        pid: the process.
-        call: which system call.
-        paths: absolute paths, source first.
-        names: the same relative to the watched directory ("." is the directory itself), None where outside.
-        size_bytes: bytes that it means to transfer, 0 for calls without data.
-    """
-
-    rank: int
-    pid: int
-    call: Call
-    paths: tuple[str, ...]
-    names: tuple[str | None, ...]
-    size_bytes: int
-    listener: int = field(repr=False)
-    notification: Notification = field(repr=False)
-
-    @property
-    def watched(self) -> bool:
-        """Whether it touches the watched directory."""
-        return any(name is not None for name in self.names)
-
-    def read_data(self, limit_bytes: int) -> bytes:
-        """The first bytes that a write passes. Raises: OSError if the process is gone."""
-        arguments = self.notification.arguments
-        return b"".join(process.read_data(self.notification.thread, self.call, arguments, limit_bytes))
-
-    def go_on(self) -> None:
-        """Lets the call happen."""
-        kernel.let_run(self.listener, self.notification)
-
-    def fail(self, errno_number: int) -> None:
-        """The call does not happen and reports this error."""
-        kernel.answer(self.listener, self.notification, errno_number=errno_number)
-
-    def give(self, value: int) -> None:
-        """The call does not happen (again): the gate has done it; the caller sees this result."""
-        kernel.answer(self.listener, self.notification, value=value)
 
 
 @dataclass
@@ -90,6 +46,7 @@ class Gate:
     def __init__(self, root: str, logs: dict[str, int], decide: Callable[[Operation], None], unnamed_rank: int = -1) -> None:
         self.root, self.logs, self.decide, self.unnamed_rank = root, logs, decide, unnamed_rank
         self.num_notifications = 0
+        self.escapes: list[str] = []
         self._listeners: dict[int, _Listener] = {}
         self._calls = {n: call for call in CALLS if (n := this_architecture().numbers.get(call.name)) is not None}
         self._directories: dict[str, str] = {}
@@ -127,8 +84,18 @@ class Gate:
             operation = None
         if operation is None:
             kernel.let_run(fd, notification)
+        elif operation.call.operation == "dup":
+            self._copy(operation)
         else:
             self.decide(operation)
+
+    def _copy(self, operation: Operation) -> None:
+        try:
+            descriptors.copy(operation)
+        except descriptors.EscapeError as escape:
+            self.escapes.append(f"rank {operation.rank}: {escape}")
+        except OSError:
+            operation.let_run()  # the process is gone, or over its limit of open files: the kernel's answer is right
 
     def _decode(self, listener: _Listener, notification: Notification) -> Operation | None:
         """The operation, or None if it concerns neither the watched directory nor an event log."""
@@ -137,26 +104,26 @@ class Gate:
         paths = process.call_paths(thread, call, notification.arguments)
         if call.fd is not None and (paths[0].startswith(OUTSIDE) or not paths[0].startswith("/")):
             return None
-        names = tuple(self._name(path, resolved=call.fd is not None) for path in paths)
-        if not any(name is not None for name in names) and paths[0] not in self.logs:
+        resolved = tuple(paths) if call.fd is not None else tuple(map(self._resolve, paths))
+        names = tuple((path[len(self.root) + 1 :] or ".") if self._inside(path) else None for path in resolved)
+        if not any(name is not None for name in names) and resolved[0] not in self.logs:
             return None
         pid = process.process_of(thread)
         size_bytes = process.data_size(thread, call, notification.arguments)
-        return Operation(self._rank(listener, pid), pid, call, tuple(paths), names, size_bytes, listener.fd, notification)
+        rank = self._rank(listener, pid)
+        return Operation(rank, pid, call, tuple(paths), resolved, names, size_bytes, listener.fd, notification)
 
-    def _name(self, path: str, *, resolved: bool) -> str | None:
-        """The path relative to the watched directory, None if it is outside."""
-        if not self._inside(path):
-            if resolved:
-                return None
-            # The trainer may have been given the directory through a symbolic link.
-            directory, _, last = path.rpartition("/")
-            if directory not in self._directories:
-                self._directories[directory] = os.path.realpath(directory or "/")
-            path = f"{self._directories[directory].rstrip('/')}/{last}"
-            if not self._inside(path):
-                return None
-        return path[len(self.root) + 1 :] or "."
+    def _resolve(self, path: str) -> str:
+        """The path with links on the way followed (the trainer may have been given the directory through one).
+
+        The last name is left as it is: it is what the call is about.
+        """
+        directory, _, last = path.rpartition("/")
+        if last in ("", ".", ".."):
+            directory, last = path, ""
+        if directory not in self._directories:
+            self._directories[directory] = os.path.realpath(directory or "/")
+        return f"{self._directories[directory].rstrip('/')}/{last}".rstrip("/")
 
     def _inside(self, path: str) -> bool:
         return path == self.root or path.startswith(self.root + "/")

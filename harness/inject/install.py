@@ -7,8 +7,10 @@ Standard library only; called in a forked child, so it starts no thread and take
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import resource
 import socket
 
 from harness.inject import bpf, kernel
@@ -28,6 +30,7 @@ def install(control: socket.socket, rank: int, supervisor: int, *, reads: bool, 
     Raises:
         OSError: the kernel refuses; the keeper reports it to the supervisor.
     """
+    _make_room_for_descriptors()
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     # Only the Yama security module knows this call; without Yama there is nothing to allow.
     with contextlib.suppress(OSError):
@@ -38,3 +41,13 @@ def install(control: socket.socket, rank: int, supervisor: int, *, reads: bool, 
     socket.send_fds(control, [message], [listener])
     # os.close would do as well; what matters is that no copy stays here: a listener in its own tree is never closed.
     os.close(listener)
+
+
+def _make_room_for_descriptors() -> None:
+    """Watched files get high descriptor numbers; the limit of open files must allow them."""
+    wanted = 2 * bpf.FIRST_WATCHED_FD
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise OSError(errno.EMFILE, f"the hard limit of open files is {hard}; the gate needs {wanted} (ulimit -Hn)")
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -27,13 +27,15 @@ _FLAG_NEW_LISTENER = 1 << 3
 _FLAG_WAIT_KILLABLE_RECV = 1 << 5
 _IOCTL_RECEIVE = 0xC0502100
 _IOCTL_SEND = 0xC0182101
-_IOCTL_ID_VALID = 0x40082102
+_IOCTL_ADD_DESCRIPTOR = 0x40182103
 _IOCTL_SET_FLAGS = 0x40082104
+_ADD_AT_NUMBER, _ADD_AND_ANSWER = 1, 2
 _FD_SYNC_WAKE_UP = 1
 _RESPONSE_CONTINUE = 1
 NOTIFICATION_SIZE_BYTES = 80
 _NOTIFICATION = struct.Struct("QIIiIQ6Q")
 _RESPONSE = struct.Struct("QqiI")
+_ADD = struct.Struct("QIIII")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -133,10 +135,19 @@ def answer(listener: int, notification: Notification, *, value: int = 0, errno_n
     return _send(listener, _RESPONSE.pack(notification.id, value, -errno_number, 0))
 
 
-def still_waiting(listener: int, notification: Notification) -> bool:
-    """Whether the thread still waits, so that what was read of its memory is its own."""
+def answer_with_descriptor(listener: int, notification: Notification, fd: int, number: int, *, close_on_exec: bool) -> bool:
+    """The call does not happen; the caller gets a copy of our descriptor `fd` at that number, as the call's result.
+
+    Returns:
+        False if the thread is gone.
+
+    Raises:
+        OSError: EBADF where `number` is over the caller's limit of open files.
+    """
+    flags = _ADD_AT_NUMBER | _ADD_AND_ANSWER
+    request = _ADD.pack(notification.id, flags, fd, number, os.O_CLOEXEC if close_on_exec else 0)
     try:
-        fcntl.ioctl(listener, _IOCTL_ID_VALID, struct.pack("Q", notification.id))
+        fcntl.ioctl(listener, _IOCTL_ADD_DESCRIPTOR, request)
     except FileNotFoundError:
         return False
     return True

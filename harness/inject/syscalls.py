@@ -21,7 +21,8 @@ class Call:
 
     Attributes:
         name: its Linux name.
-        operation: the family word of `harness.fault.OPERATIONS`.
+        operation: the family word of `harness.fault.OPERATIONS`; "dup" for copying a descriptor, which is no file operation
+            but must not hide one.
         paths: pairs (argument of the directory descriptor or None, argument of the path), source first.
         fd: the argument that is the descriptor it works on; None for calls on paths.
         flags: the argument that holds open flags; None if there is none.
@@ -76,6 +77,10 @@ CALLS = (
     Call("mkdir", "mkdir", paths=((None, 0),)),
     Call("mkdirat", "mkdir", paths=((0, 1),)),
     Call("rmdir", "rmdir", paths=((None, 0),)),
+    Call("dup", "dup", fd=0),
+    Call("dup2", "dup", fd=0),
+    Call("dup3", "dup", fd=0),
+    Call("fcntl", "dup", fd=0),
     Call("chmod", "chmod", paths=((None, 0),)),
     Call("fchmod", "chmod", fd=0),
     Call("fchmodat", "chmod", paths=((0, 1),)),
@@ -142,7 +147,7 @@ X86_64 = Architecture(
         "openat2": 437,
         "fchmodat2": 452,
         "seccomp": 317,
-        "io_uring_setup": 425,
+        "dup": 32, "dup2": 33, "fcntl": 72, "dup3": 292, "io_uring_setup": 425,
         "pidfd_open": 434,
         "pidfd_getfd": 438,
     },
@@ -182,7 +187,7 @@ AARCH64 = Architecture(
         "openat2": 437,
         "fchmodat2": 452,
         "seccomp": 277,
-        "io_uring_setup": 425,
+        "dup": 23, "dup3": 24, "fcntl": 25, "io_uring_setup": 425,
         "pidfd_open": 434,
         "pidfd_getfd": 438,
     },

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 from harness.reference.world import World
 
 VOCABULARY = 32
-SEQUENCE_LENGTH = 16
+SEQUENCE_LENGTH = 8
 NOISE = 0.05
 MAX_SHIFT = 4
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
-from harness.reference.amp import all_finite, build_scaler, take_step
+from harness.reference.amp import all_finite, build_scaler, take_step, trained_parameters
 from harness.reference.checkpoint import CheckpointStore
 from harness.reference.config import TrainConfig
 from harness.reference.data import EpochLoader, SuccessorDataset, shift_tokens
@@ -57,7 +57,7 @@ def build_training(config: TrainConfig, world: World) -> Training:
     seed_everything(config.seed)  # the same weights on every rank
     draws = RowDraws(world.rank, world.world_size, config.rng_scope == "global")
     model = build_model(config.model, config.width, config.dropout, draws).to(device)
-    optimizer = AdamW(model.parameters(), lr=config.learning_rate, foreach=True)
+    optimizer = AdamW(model.parameters(), lr=config.learning_rate, fused=True)
     create_optimizer_state(optimizer)
     training = Training(
         config,
@@ -143,7 +143,7 @@ def train_batch(training: Training, hooks: TrainingHooks, indices: Tensor, token
         scale=outcome.scale,
         grad_norm=outcome.grad_norm,
         samples=indices.tolist(),
-        parameters_finite=all_finite([parameter.detach() for parameter in training.model.parameters()]),
+        parameters_finite=all_finite([parameter.detach() for parameter in trained_parameters(training)]),
     )
 
 

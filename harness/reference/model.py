@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
-import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from harness.reference.data import SEQUENCE_LENGTH, VOCABULARY
 from harness.reference.rng import RowDraws
@@ -47,20 +45,19 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width, bias=False), nn.GELU(), nn.Linear(4 * width, width, bias=False))
         self.dropout = RowDropout(dropout, draws)
 
-    def forward(self, hidden: Tensor, causal_mask: Tensor) -> Tensor:
-        """Map (batch, time, width) to the same shape; `causal_mask` is (time, time), true where not to look."""
-        hidden = hidden + self.dropout(self.projection(self._attend(self.norm_attention(hidden), causal_mask)))
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map (batch, time, width) to the same shape."""
+        hidden = hidden + self.dropout(self.projection(self._attend(self.norm_attention(hidden))))
         mixed: Tensor = hidden + self.dropout(self.mlp(self.norm_mlp(hidden)))
         return mixed
 
-    def _attend(self, hidden: Tensor, causal_mask: Tensor) -> Tensor:
+    def _attend(self, hidden: Tensor) -> Tensor:
         batch, time, width = hidden.shape
-        head_width = width // NUM_HEADS
-        query, key, value = self.qkv(hidden).view(batch, time, 3, NUM_HEADS, head_width).permute(2, 0, 3, 1, 4)
-        scores = (query @ key.transpose(-2, -1)) / math.sqrt(head_width)
-        weights = scores.masked_fill(causal_mask, -math.inf).softmax(dim=-1)
-        attended: Tensor = (weights.to(value.dtype) @ value).transpose(1, 2).reshape(batch, time, width)
-        return attended
+        heads = self.qkv(hidden).view(batch, time, 3, NUM_HEADS, width // NUM_HEADS)
+        query, key, value = heads.permute(2, 0, 3, 1, 4)
+        # No dropout inside: its mask would come from the generator in an order that depends on the kernel.
+        attended = scaled_dot_product_attention(query, key, value, is_causal=True)
+        return attended.transpose(1, 2).reshape(batch, time, width)
 
 
 class MiniGPT(nn.Module):
@@ -95,10 +92,8 @@ class MiniGPT(nn.Module):
         hidden = self.token_embedding(tokens) + self.position_embedding.weight[:time]
         if self.training and noise_amplitude > 0.0:
             hidden = hidden + noise_amplitude * self.draws.normal(hidden.shape, hidden.device)
-        # Made here rather than kept as a buffer: DDP would send it from rank 0 before every forward pass.
-        causal_mask = torch.ones(time, time, dtype=torch.bool, device=tokens.device).triu(1)
         for block in self.blocks:
-            hidden = block(hidden, causal_mask)
+            hidden = block(hidden)
         logits: Tensor = self.head(self.norm(hidden))
         return logits
 

@@ -142,7 +142,7 @@ def create_optimizer_state(optimizer: AdamW) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             optimizer.state[parameter] = {
-                "step": torch.zeros((), dtype=torch.float32),
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device if group["fused"] else "cpu"),
                 "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
                 "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
             }

@@ -146,7 +146,11 @@ say('value', value=[first, second, os.stat('a').st_size])
         "os.symlink(ckpt, '../link'); os.write(os.open('../link/a', os.O_WRONLY | os.O_CREAT), b'xyz')",
         "import threading; t = threading.Thread(target=lambda: open('a', 'wb', buffering=0).write(b'xyz')); t.start(); t.join()",
         "pid = os.fork()\nif pid == 0:\n    open('a', 'wb', buffering=0).write(b'xyz'); os._exit(0)\nos.waitpid(pid, 0)",
-        "fd = os.open('a', os.O_WRONLY | os.O_CREAT); os.dup2(fd, 77); os.write(77, b'xyz')",
+        "fd = os.open('a', os.O_WRONLY | os.O_CREAT); os.write(os.dup(fd), b'xyz')",
+        "import fcntl; fd = os.open('a', os.O_WRONLY | os.O_CREAT); os.write(fcntl.fcntl(fd, fcntl.F_DUPFD, 0), b'xyz')",
+        "import fcntl; fd = os.open('a', os.O_WRONLY | os.O_CREAT); os.write(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 9), b'xyz')",
+        "fd = os.open('a', os.O_WRONLY | os.O_CREAT); os.dup2(fd, 700); os.write(700, b'xyz')",
+        "os.mkdir('d'); os.symlink('d', 'e'); open('e/../a', 'wb', buffering=0).write(b'xyz')",
     ],
 )
 def test_a_path_is_recognised_however_it_is_reached(tmp_path, write):
@@ -195,3 +199,30 @@ def test_the_log_has_every_operation_in_order(tmp_path):
         ("unlink", "d/a", None, 0),
     ]
     assert [r["n"] for r in run.attempts[0].operations] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_descriptor_that_escapes_to_a_low_number_is_reported(tmp_path):
+    run = run_job(tmp_path, "fd = os.open('a', os.O_WRONLY | os.O_CREAT); os.dup2(fd, 77); os.write(77, b'xyz')")
+    assert "a was copied to descriptor 77" in run.attempts[0].of("escaped")[0]["what"]
+
+
+def test_an_open_does_what_the_kernel_would_do(tmp_path):
+    program = """
+os.umask(0o027)
+fd = os.open('a', os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+os.write(fd, b'abc'); os.lseek(fd, 0, 0)
+say('value', value=[oct(os.stat('a').st_mode & 0o777), os.read(fd, 9).decode(), os.get_inheritable(fd)])
+say('value', value=[attempt(os.open, 'a', os.O_WRONLY | os.O_CREAT | os.O_EXCL), attempt(os.open, 'none/x', os.O_WRONLY | os.O_CREAT)])
+say('value', value=attempt(os.open, 'a/x', os.O_WRONLY | os.O_CREAT))
+open('b', 'w').write('1'); open('b', 'a').write('2'); say('value', value=open('b').read())
+os.mkfifo('pipe')
+say('value', value=os.open('pipe', os.O_RDWR) < 512)
+"""
+    assert said(run_job(tmp_path, program)) == [["0o640", "abc", False], ["EEXIST", "ENOENT"], "ENOTDIR", "12", True]
+
+
+def test_many_files_may_be_open_at_once(tmp_path):
+    program = "files = [open(f'f{i}', 'wb', buffering=0) for i in range(200)]; [f.write(b'x') for f in files]; say('value', value=len(os.listdir('.')))"
+    run = run_job(tmp_path, program)
+    assert said(run) == [200]
+    assert sum(record["operation"] == "write" for record in run.attempts[0].operations if record["event"] == "operation") == 200

@@ -33,8 +33,8 @@ EXTRA = {"single": [], "dcp": [], "sharded": ["--reshard"]}
 def serve() -> None:
     import gc
 
-    import harness.reference.dcp  # noqa: F401  what a rank would import, imported once for all of them
-    import harness.reference.sharded  # noqa: F401
+    import harness.reference.dcp
+    import harness.reference.sharded
     import harness.reference.single  # noqa: F401
     from harness.probe import train_reference
 

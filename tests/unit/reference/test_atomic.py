@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import errno
+import io
+import os
+
+import pytest
+import torch
+
+from harness.reference import atomic
+from harness.reference.atomic import HashingWriter, atomic_save, make_directory, read_payload, write_payload
+from harness.reference.errors import CheckpointError
+
+PAYLOAD = {"schema": "ckpt.v1", "weights": torch.arange(3000, dtype=torch.float32), "step": 3}
+
+
+class FullDisk(io.RawIOBase):
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        if self.room <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = min(len(data), self.room)
+        self.room -= written
+        return written
+
+
+def test_what_is_written_is_read(tmp_path):
+    size, sha256 = atomic_save(PAYLOAD, tmp_path / "a.pt")
+    found = read_payload(tmp_path / "a.pt")
+    assert torch.equal(found["weights"], PAYLOAD["weights"])
+    assert size == (tmp_path / "a.pt").stat().st_size
+    assert len(sha256) == 64
+    assert os.listdir(tmp_path) == ["a.pt"]
+
+
+def test_torch_load_reads_the_file_by_itself(tmp_path):
+    atomic_save(PAYLOAD, tmp_path / "a.pt")
+    for mmap in (False, True):
+        found = torch.load(tmp_path / "a.pt", map_location="cpu", weights_only=True, mmap=mmap)
+        assert torch.equal(found["weights"], PAYLOAD["weights"])
+
+
+def test_every_flipped_bit_is_noticed(tmp_path):
+    path = tmp_path / "a.pt"
+    atomic_save({"weights": torch.zeros(4)}, path)
+    data = path.read_bytes()
+    for position in range(0, len(data) * 8, 7):
+        damaged = bytearray(data)
+        damaged[position // 8] ^= 1 << position % 8
+        path.write_bytes(bytes(damaged))
+        with pytest.raises(CheckpointError, match=r"a\.pt: expected .*, found"):
+            read_payload(path)
+
+
+@pytest.mark.parametrize("size", [0, 1, 50, -1, -120, -121])
+def test_every_cut_is_noticed(tmp_path, size):
+    path = tmp_path / "a.pt"
+    atomic_save(PAYLOAD, path)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(CheckpointError, match=r"a\.pt"):
+        read_payload(path)
+
+
+def test_appended_bytes_and_a_missing_file_are_noticed(tmp_path):
+    path = tmp_path / "a.pt"
+    atomic_save(PAYLOAD, path)
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(CheckpointError, match="checksum line missing"):
+        read_payload(path)
+    with pytest.raises(CheckpointError, match="file missing"):
+        read_payload(tmp_path / "b.pt")
+
+
+def test_code_in_a_file_with_a_good_checksum_does_not_run(tmp_path):
+    class Hostile:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "ran"),))
+
+    atomic_save({"x": Hostile()}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match="cannot decode"):
+        read_payload(tmp_path / "a.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, call):
+    path = tmp_path / "a.pt"
+    atomic_save(PAYLOAD, path)
+    old = path.read_bytes()
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    if call == "fsync":
+        monkeypatch.setattr(os, "fsync", fail)
+    else:
+        monkeypatch.setattr(atomic.Path, "replace", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        atomic_save({"step": 4}, path)
+    assert path.read_bytes() == old
+    assert os.listdir(tmp_path) == ["a.pt"]
+
+
+@pytest.mark.parametrize("room", [0, 100, 5000, 13000])
+def test_a_full_disk_is_reported_as_such_wherever_it_strikes(room):
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_payload(PAYLOAD, FullDisk(room))
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_short_writes_are_continued():
+    class Slow(io.BytesIO):
+        def write(self, data):
+            return super().write(bytes(data)[:3])
+
+    slow = Slow()
+    writer = HashingWriter(slow)
+    assert writer.write(b"0123456789") == 10
+    assert slow.getvalue() == b"0123456789"
+    assert writer.size_bytes == 10
+
+
+def test_a_save_makes_several_writes(tmp_path):
+    sizes = []
+
+    class Counting(io.BytesIO):
+        def write(self, data):
+            sizes.append(len(data))
+            return super().write(data)
+
+    write_payload({"weights": [torch.zeros(5000) for _ in range(20)]}, Counting())
+    assert len(sizes) > 3
+
+
+def test_make_directory_makes_all_above(tmp_path):
+    make_directory(tmp_path / "a/b/c")
+    make_directory(tmp_path / "a/b/c")
+    assert (tmp_path / "a/b/c").is_dir()

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import io
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from harness.reference.rng import RowDraws, capture_rng_state, derive_seed, pack, restore_rng_state, seed_everything, unpack
+
+
+def draw():
+    return (random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.rand(3).tolist())
+
+
+def test_restore_continues_every_generator():
+    seed_everything(3)
+    draw()
+    random.gauss(0, 1)  # leaves half of a pair behind, which belongs to the state
+    state = capture_rng_state()
+    first = draw()
+    restore_rng_state(state)
+    assert draw() == first
+
+
+def test_capture_draws_nothing():
+    seed_everything(3)
+    first = draw()
+    seed_everything(3)
+    capture_rng_state()
+    assert draw() == first
+
+
+def test_the_state_loads_without_code():
+    seed_everything(4)
+    buffer = io.BytesIO()
+    torch.save(capture_rng_state(), buffer)
+    buffer.seek(0)
+    state = torch.load(buffer, weights_only=True)
+    first = draw()
+    restore_rng_state(state)
+    assert draw() == first
+
+
+def test_more_cuda_generators_than_devices_are_refused():
+    state = capture_rng_state() | {"cuda": [torch.zeros(16, dtype=torch.uint8)] * 99}
+    with pytest.raises(ValueError, match="99 CUDA generators"):
+        restore_rng_state(state)
+
+
+def test_pack_and_unpack():
+    value = {"a": [1, 2.5, None, "x"], "b": torch.arange(3)}
+    packed = pack(value)
+    assert packed.dtype == torch.uint8
+    assert packed.dim() == 1
+    found = unpack(packed)
+    assert found["a"] == value["a"]
+    assert torch.equal(found["b"], value["b"])
+
+
+def test_derived_seeds_differ():
+    assert len({derive_seed(0, step, rank) for step in range(20) for rank in range(8)}) == 160
+
+
+def test_shared_draws_do_not_depend_on_the_number_of_ranks():
+    torch.manual_seed(1)
+    whole = RowDraws(0, 1, shared=True).uniform(torch.Size([12, 5]), torch.device("cpu"))
+    for world_size in (2, 3, 4):
+        for rank in range(world_size):
+            torch.manual_seed(1)
+            own = RowDraws(rank, world_size, shared=True).uniform(torch.Size([12 // world_size, 5]), torch.device("cpu"))
+            assert torch.equal(own, whole[rank::world_size])
+
+
+def test_own_draws_are_for_own_rows_only():
+    torch.manual_seed(1)
+    expected = torch.randn(3, 2)
+    torch.manual_seed(1)
+    assert torch.equal(RowDraws(1, 4, shared=False).normal(torch.Size([3, 2]), torch.device("cpu")), expected)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from harness.reference.config import TrainConfig
+from harness.reference.errors import CheckpointError
+from harness.reference.loop import build_training
+from harness.reference.manifest import make_manifest, read_manifest, write_manifest
+from harness.reference.sharded import ShardedFormat, build_shard, lay_out, load_sharded, share_of, write_shard
+from harness.reference.world import World
+
+NUM_RANKS = 3
+
+
+def training_of(rank: int, world_size: int = NUM_RANKS):
+    training = build_training(TrainConfig(format="sharded"), World(0, 0, 1))
+    training.world = World(rank, rank, world_size)
+    training.state.batch = 4
+    return training
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "step-00000004"
+    path.mkdir()
+    records = [record for rank in range(NUM_RANKS) for record in write_shard(build_shard(training_of(rank)), path)]
+    write_manifest(path, make_manifest(training_of(0), records))
+    return path
+
+
+def change(path, **fields) -> None:
+    manifest = read_manifest(path)
+    (path / "manifest.json").unlink()
+    write_manifest(path, dataclasses.replace(manifest, **fields))
+
+
+def test_shares_cover_the_vector_once():
+    for numel in (0, 1, 2, 7, 100):
+        for world_size in (1, 2, 3, 8):
+            end = 0
+            for rank in range(world_size):
+                offset, size = share_of(numel, rank, world_size)
+                assert offset == end
+                end += size
+            assert end == numel
+
+
+def test_slices_put_together_are_the_tensors():
+    tensors = {"b": torch.randn(3, 4), "a": torch.randn(()), "c": torch.randn(5)}
+    flat = lay_out(tensors)
+    for world_size in (1, 2, 5, 18):
+        shares = [share_of(flat.numel, rank, world_size) for rank in range(world_size)]
+        found = flat.unflatten(torch.cat([flat.slice_of(tensors, *share) for share in shares]))
+        assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+        assert [name for name, _, _ in flat.layout] == ["a", "b", "c"]
+
+
+def test_a_slice_is_saved_without_the_vector_behind_it():
+    assert lay_out({"a": torch.zeros(100)}).slice_of({"a": torch.zeros(100)}, 10, 5).untyped_storage().nbytes() == 20
+
+
+def test_loads_on_the_same_world_size_and_on_any_if_asked(saved):
+    assert [shard["rank"] for shard in load_sharded(saved, NUM_RANKS)] == [0, 1, 2]
+    assert len(load_sharded(saved, None)) == NUM_RANKS
+
+
+def test_the_state_comes_back_whole(saved):
+    expected = training_of(0)
+    found = build_training(TrainConfig(format="sharded"), World(0, 0, 1))
+    with torch.no_grad():
+        for parameter in found.model.parameters():
+            parameter.zero_()
+    ShardedFormat(reshard=True, omitted=(), manifest_first=False).load(found, saved)
+    for name, tensor in expected.model.state_dict().items():
+        assert torch.equal(found.model.state_dict()[name], tensor)
+    assert found.state.batch == 4
+
+
+def test_world_size_mismatch(saved):
+    with pytest.raises(CheckpointError, match=r"world_size mismatch: .*manifest\.json: expected 2, found 3"):
+        load_sharded(saved, 2)
+
+
+def test_sha256_mismatch(saved):
+    path = saved / "rank1.bin"
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(CheckpointError, match=r"sha256 mismatch on rank 1: .*rank1\.bin: expected \d+ bytes .*found \d+ bytes"):
+        load_sharded(saved, NUM_RANKS)
+
+
+def test_shard_file_missing(saved):
+    (saved / "rank2.bin").unlink()
+    with pytest.raises(CheckpointError, match=r"shard file missing: .*rank2\.bin: expected \d+ bytes, found no file"):
+        load_sharded(saved, NUM_RANKS)
+
+
+def test_swapped_shards_are_noticed(saved):
+    first, second = (saved / "rank0.bin").read_bytes(), (saved / "rank1.bin").read_bytes()
+    (saved / "rank0.bin").write_bytes(second)
+    (saved / "rank1.bin").write_bytes(first)
+    with pytest.raises(CheckpointError, match="sha256 mismatch on rank 0"):
+        load_sharded(saved, NUM_RANKS)
+
+
+def test_missing_and_unknown_ranks(saved):
+    shards = read_manifest(saved).shards
+    change(saved, shards=shards[:2])
+    with pytest.raises(CheckpointError, match=r"missing rank: .*manifest\.json: .*found no rank2\.bin"):
+        load_sharded(saved, NUM_RANKS)
+    change(saved, shards=shards, world_size=2)
+    with pytest.raises(CheckpointError, match=r"unknown rank: .*found rank2\.bin"):
+        load_sharded(saved, 2)
+
+
+def test_a_shard_listed_as_another_rank_is_noticed(saved):
+    shards = read_manifest(saved).shards
+    (saved / "rank0.bin").rename(saved / "x")
+    (saved / "rank1.bin").rename(saved / "rank0.bin")
+    (saved / "x").rename(saved / "rank1.bin")
+    swapped = [dataclasses.replace(shards[1], name="rank0.bin"), dataclasses.replace(shards[0], name="rank1.bin"), shards[2]]
+    change(saved, shards=tuple(swapped))
+    with pytest.raises(CheckpointError, match=r"wrong slice: .*rank0\.bin: expected rank 0"):
+        load_sharded(saved, NUM_RANKS)
+
+
+def test_a_missing_manifest(saved):
+    (saved / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="file missing"):
+        load_sharded(saved, NUM_RANKS)
