@@ -27,7 +27,7 @@ from harness.reference.state import Training
 
 DEFAULT_MAX_NORM = 1.0
 GROWTH_INTERVAL = 8
-INITIAL_SCALE = 2.0**12
+INITIAL_SCALE = 2.0**10
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 

@@ -168,7 +168,11 @@ def test_operations_outside_the_checkpoint_directory_are_left_alone(tmp_path):
 
 
 def test_io_uring_is_refused_so_that_nothing_passes_unseen(tmp_path):
-    program = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); libc.syscall(425, 1, 0); say('value', value=errno.errorcode[ctypes.get_errno()])"
+    program = """
+import ctypes
+ctypes.CDLL(None, use_errno=True).syscall(425, 1, 0)
+say('value', value=errno.errorcode[ctypes.get_errno()])
+"""
     assert said(run_job(tmp_path, program)) == ["ENOSYS"]
 
 
@@ -187,7 +191,14 @@ def test_reads_are_trapped_only_when_a_fault_speaks_of_them(tmp_path):
 
 
 def test_the_log_has_every_operation_in_order(tmp_path):
-    program = "os.mkdir('d'); f = open('d/a.tmp', 'wb', buffering=0); f.write(b'xyz'); os.fsync(f); os.rename('d/a.tmp', 'd/a'); os.unlink('d/a')"
+    program = """
+os.mkdir('d')
+f = open('d/a.tmp', 'wb', buffering=0)
+f.write(b'xyz')
+os.fsync(f)
+os.rename('d/a.tmp', 'd/a')
+os.unlink('d/a')
+"""
     run = run_job(tmp_path, program)
     seen = [(r["operation"], r["path"], r["to"], r["size_bytes"]) for r in run.attempts[0].operations]
     assert seen == [
@@ -212,7 +223,8 @@ os.umask(0o027)
 fd = os.open('a', os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 os.write(fd, b'abc'); os.lseek(fd, 0, 0)
 say('value', value=[oct(os.stat('a').st_mode & 0o777), os.read(fd, 9).decode(), os.get_inheritable(fd)])
-say('value', value=[attempt(os.open, 'a', os.O_WRONLY | os.O_CREAT | os.O_EXCL), attempt(os.open, 'none/x', os.O_WRONLY | os.O_CREAT)])
+new = os.O_WRONLY | os.O_CREAT
+say('value', value=[attempt(os.open, 'a', new | os.O_EXCL), attempt(os.open, 'none/x', new)])
 say('value', value=attempt(os.open, 'a/x', os.O_WRONLY | os.O_CREAT))
 open('b', 'w').write('1'); open('b', 'a').write('2'); say('value', value=open('b').read())
 os.mkfifo('pipe')
@@ -222,7 +234,11 @@ say('value', value=os.open('pipe', os.O_RDWR) < 512)
 
 
 def test_many_files_may_be_open_at_once(tmp_path):
-    program = "files = [open(f'f{i}', 'wb', buffering=0) for i in range(200)]; [f.write(b'x') for f in files]; say('value', value=len(os.listdir('.')))"
+    program = """
+files = [open(f'f{i}', 'wb', buffering=0) for i in range(200)]
+for file in files: file.write(b'x')
+say('value', value=len(os.listdir('.')))
+"""
     run = run_job(tmp_path, program)
     assert said(run) == [200]
     assert sum(record["operation"] == "write" for record in run.attempts[0].operations if record["event"] == "operation") == 200

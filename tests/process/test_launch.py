@@ -45,13 +45,13 @@ def test_an_end_that_the_harness_did_not_cause(tmp_path, program, expected):
 
 
 def test_a_job_that_never_ends_is_a_hang(tmp_path):
-    run = run_job(tmp_path, "while True: time.sleep(1)", deadline_s=2.0)
+    run = run_job(tmp_path, "import signal; signal.pause()", deadline_s=2.0)
     assert ending(run) == ("hang", None, "SIGKILL")
 
 
 def test_a_job_that_has_finished_but_does_not_exit_is_named_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "EXIT_GRACE_S", 0.5)
-    run = run_job(tmp_path, "say('end', step=0, batches=0)\nwhile True: time.sleep(1)")
+    run = run_job(tmp_path, "say('end', step=0, batches=0)\nimport signal; signal.pause()")
     assert ending(run) == ("finished-but-did-not-exit", None, "SIGKILL")
 
 
@@ -62,7 +62,7 @@ def test_a_stopped_job_is_ended_when_nobody_waits_for_it(tmp_path):
 
 
 def test_a_handled_sigterm_is_an_exit_of_its_own(tmp_path):
-    program = "import signal; signal.signal(15, lambda *_: sys.exit(7)); open('a', 'wb'); time.sleep(50)"
+    program = "import signal; signal.signal(15, lambda *_: sys.exit(7)); open('a', 'wb'); signal.pause()"
     assert ending(run_job(tmp_path, program, "sigterm any rank before open a")) == ("exited", 7, None)
 
 
@@ -96,7 +96,7 @@ if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         os.write(write, str(os.getpid()).encode())
-        time.sleep(3600)
+        signal.pause()
     os._exit(0)
 say('value', value=int(os.read(read, 20)))
 """
@@ -206,7 +206,7 @@ def test_warm_and_cold_and_torchrun_write_the_same_event_log(tmp_path):
 
 
 def test_the_signal_that_ends_a_rank_is_sent_to_that_process_only(tmp_path):
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    bystander = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     try:
         run_job(tmp_path, "open('a', 'wb')", "sigkill all ranks before open a")
         assert bystander.poll() is None

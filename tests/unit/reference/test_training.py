@@ -114,10 +114,10 @@ def test_large_finite_numbers_are_finite():
 def test_backing_off_halves_the_scale_before_and_after_first_use():
     scaler = build_scaler("fp16", "cpu")
     back_off(scaler)
-    assert scaler.get_scale() == 2.0**11
+    assert scaler.get_scale() == 2.0**9
     scaler.scale(torch.ones(()))
     back_off(scaler)
-    assert scaler.get_scale() == 2.0**10
+    assert scaler.get_scale() == 2.0**8
     back_off(None)
     assert build_scaler("fp32", "cpu") is None
 
@@ -169,7 +169,7 @@ def test_a_skipped_batch_changes_nothing_but_the_position(tmp_path):
         (3, 1, "non_finite_loss"),
         (4, 2, None),
     ]
-    assert [report.scale for report in recorder.reports] == [4096.0, 2048.0, 2048.0, 1024.0]
+    assert [report.scale for report in recorder.reports] == [1024.0, 512.0, 512.0, 256.0]
     assert recorder.reports[0].learning_rate == recorder.reports[1].learning_rate
 
 
