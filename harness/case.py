@@ -5,19 +5,22 @@ Responsible for: the order of things. Each thing is done elsewhere.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness import baseline
+from harness.errors import UsageError
 from harness.judge import judge
 from harness.launch.cold import ColdLaunch
 from harness.launch.connection import Launcher
 from harness.launch.warm import WarmLaunch
 from harness.oracle.verdict import Verdict
 from harness.plan import make_plan
-from harness.scenario import Scenario
+from harness.scenario import Command, Scenario
 from harness.store import RunDirectory, read_baseline, read_run
 from harness.supervisor import run_attempts
 
@@ -44,6 +47,7 @@ class Workbench:
 def run_case(scenario: Scenario, bench: Workbench) -> tuple[Verdict, RunDirectory]:
     """Runs and judges one case.
 
+    0. Refuse what this environment cannot run, before anything is started.
     1. Plan: every attempt, rank, limit and fault, as data.
     2. Save the plan, before anything happens; it is the replay file.
     3. The golden run, twice the first time, and its determinism check: the baseline.
@@ -56,12 +60,27 @@ def run_case(scenario: Scenario, bench: Workbench) -> tuple[Verdict, RunDirector
     Raises:
         UsageError, CapabilityError, LaunchError: the case could not be run at all.
     """
+    check_environment(scenario)
     plan = make_plan(scenario)
     directory = RunDirectory.create(_free_name(bench.runs, scenario.name), plan)
     _, golden = baseline.obtain(scenario, bench.baselines, bench.launcher(baseline.golden_scenario(scenario)))
     shutil.copytree(golden, directory.golden)
     run_attempts(plan, directory, bench.launcher(scenario))
     return judge_stored(directory.path), directory
+
+
+def check_environment(scenario: Scenario) -> None:
+    """Raises: UsageError if the command does not exist, or torch is not installed for the interpreter that trains."""
+    problems = []
+    if isinstance(scenario.workload, Command):
+        commands = [words for words in (scenario.workload.command, scenario.workload.resume_command) if words]
+        for program in sorted({words[0] for words in commands} - {"{python}"}):
+            if shutil.which(program) is None:
+                problems.append(f"command {program!r} does not exist or cannot be executed; expected a program or its path")
+    elif importlib.util.find_spec("torch") is None:
+        problems.append(f"torch is not installed for {sys.executable}, which trains; expected torch 2.6 or newer")
+    if problems:
+        raise UsageError(problems)
 
 
 def judge_stored(path: Path) -> Verdict:

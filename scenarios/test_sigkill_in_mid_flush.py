@@ -14,8 +14,7 @@ from harness import reference
 SHARDS = ("sharded", "dcp")
 
 
-@pytest.mark.parametrize("position", ["25%", "50%", "last byte"])
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(("ranks", "position"), [(2, "25%"), (2, "50%"), (2, "last byte"), (1, "50%"), (4, "50%")])
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_rank_dies_in_the_middle_of_a_write(check_resume, format, ranks, position):
     rank = commit_rank(format, ranks)
@@ -31,8 +30,7 @@ def test_a_rank_dies_around_a_write(check_resume, format, moment):
     check_resume(reference(format, ranks=2, faults=f"sigkill rank {rank} {moment} write {data_file(format, rank)}"))
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("format", "ranks"), [("single", 2), ("sharded", 4), ("dcp", 2)])
 def test_all_ranks_die_in_the_middle_of_a_write(check_resume, format, ranks):
     rank = commit_rank(format, ranks)
     check_resume(reference(format, ranks=ranks, faults=f"sigkill all ranks during write {data_file(format, rank)} at 50%"))
@@ -44,14 +42,13 @@ def test_all_ranks_die_in_the_first_save_of_all(check_resume, format):
     check_resume(reference(format, ranks=2, faults=f"sigkill all ranks during write {path} at 50%"))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("format", SHARDS)
 def test_all_ranks_die_between_the_shards_and_the_manifest(check_resume, format, ranks):
     check_resume(reference(format, ranks=ranks, faults=f"sigkill all ranks before open {SAVE}/manifest.json.tmp"))
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(("ranks", "moment"), [(2, "before"), (2, "after"), (1, "after")])
 @pytest.mark.parametrize("format", FORMATS)
 def test_all_ranks_die_around_the_commit(check_resume, format, ranks, moment):
     check_resume(reference(format, ranks=ranks, faults=f"sigkill all ranks {moment} rename {COMMIT[format]}"))
@@ -80,8 +77,7 @@ def test_rank_0_dies_before_the_old_directory_is_gone(check_resume, format):
     check_resume(reference(format, ranks=2, faults="sigkill rank 0 before rmdir step-00000004"))
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("format", "ranks"), [("single", 1), ("single", 2), ("sharded", 2), ("dcp", 2)])
 def test_a_rank_dies_again_while_it_loads(check_resume, format, ranks):
     path = f"{SAVE}.pt" if format == "single" else f"{SAVE}/*"
     check_resume(
@@ -91,7 +87,7 @@ def test_a_rank_dies_again_while_it_loads(check_resume, format, ranks):
     )
 
 
-@pytest.mark.parametrize("step", [2, 11, 12, 13, 23])
+@pytest.mark.parametrize("step", [2, 12, 23])
 def test_a_rank_dies_between_two_steps(check_resume, step):
     check_resume(reference("sharded", ranks=2, faults=f"sigkill rank 1 at step {step}"))
 

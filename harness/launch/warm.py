@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from harness.errors import LaunchError
+from harness.errors import LaunchError, UsageError
 from harness.launch.connection import Connection
 
 # What the reference trainer, and most trainers, end up importing; measured with `sys.modules` after a run.
@@ -100,6 +100,10 @@ class WarmLaunch:
         if answer != "ready":
             process.kill()
             process.wait()
+            if answer.startswith(("ImportError", "ModuleNotFoundError")):
+                raise UsageError(
+                    [f"{sys.executable}, which trains, cannot import what it needs: {answer}; expected torch 2.6 or newer"]
+                )
             log_tail = (self.session / "warm.log").read_text(errors="replace")[-2000:]
             raise LaunchError(
                 f"the warm server ({sys.executable}) could not be started: {answer or 'it ended without a word'}\n"

@@ -162,11 +162,18 @@ class History:
         return found
 
     def standing(self, before: int) -> list[Commit]:
-        """What was committed before an attempt, in order; of one name only the last, which has replaced the others."""
+        """What was committed before an attempt and is still owed, in order.
+
+        Of one name only the last counts, which has replaced the others. A checkpoint that was gone at the end of an attempt
+        while a newer one stood there was rotated away, and is owed no more: damage that comes later does not bring it back.
+        """
         last: dict[str, Commit] = {}
-        for commit in (commit for found in self.commits[:before] for commit in found):
-            last.pop(commit.name, None)
-            last[commit.name] = commit
+        for attempt, found in zip(self._run.attempts[:before], self.commits, strict=False):
+            for commit in found:
+                last.pop(commit.name, None)
+                last[commit.name] = commit
+            for commit in _rotated(list(last.values()), attempt.files("end")):
+                del last[commit.name]
         return list(last.values())
 
     def newest_undamaged(self, attempt: int) -> Commit | None:
@@ -225,6 +232,15 @@ class History:
         # Only where the way a trainer names its checkpoints is known: "ckpt-v1" is not the first batch.
         number = re.search(r"\d+", name) if self._run.plan.scenario.workload.commit_pattern else None
         return int(number[0]) if number else otherwise
+
+
+def _rotated(commits: list[Commit], files: Files | None) -> list[Commit]:
+    """Those that are gone from a listing in which a newer one stands."""
+    if files is None:
+        return []
+    there = {top_level(path) for path in files}
+    newest = max((commit.batch for commit in commits if commit.name in there), default=0)
+    return [commit for commit in commits if commit.name not in there and commit.batch < newest]
 
 
 def _committing_target(run: Run, record: Record) -> str | None:

@@ -47,9 +47,9 @@ def test_the_same_case_without_the_defect_is_green(check_resume, defect):
 
 # The scenarios themselves, as a user runs them, with a defect planted into the trainer.
 SCENARIOS = {
-    "no-rng": ("test_truncated_shards.py::test_the_kill_alone_loses_nothing[2-single]", "FAIL diverged"),
-    "no-optimizer": ("test_truncated_shards.py::test_the_kill_alone_loses_nothing[2-dcp]", "FAIL diverged"),
-    "manifest-first": ("test_sigkill_in_mid_flush.py::test_all_ranks_die_in_the_middle_of_a_write[sharded-2]", "FAIL lost-work"),
+    "no-rng": ("test_truncated_shards.py::test_the_kill_alone_loses_nothing[single-2]", "FAIL diverged"),
+    "no-optimizer": ("test_truncated_shards.py::test_the_kill_alone_loses_nothing[dcp-2]", "FAIL diverged"),
+    "manifest-first": ("test_sigkill_in_mid_flush.py::test_all_ranks_die_in_the_middle_of_a_write[sharded-4]", "FAIL lost-work"),
     "in-place": ("test_truncated_shards.py::test_the_newest_is_cut_short[single-50%]", "FAIL last-good-lost"),
 }
 

@@ -131,3 +131,17 @@ def test_of_a_foreign_trainer_only_temporary_files_are_known():
     end_files(run, 1).update(files_of(4) | files_of(8) | {"x/y.tmp": [1, "x"]})
     foreign = run_of(*run.attempts, case=foreign_workload(scenario()))
     assert "temporary" in only(retention(foreign, baseline()), "retention").message
+
+
+def test_a_rotated_checkpoint_is_not_owed_when_the_newer_ones_are_damaged_later():
+    """All that is left is broken by the harness: the one that rotation had removed before is not the trainer's loss."""
+    run = killed_and_resumed()
+    del end_files(run, 0)[name_of(4)]
+    refused = run.attempts[1]
+    refused.supervisor[:] = [event for event in refused.supervisor if event["event"] != "committed"]
+    refused.operations.clear()
+    for number in (8, 12):
+        damaged = {"event": "damaged", "path": name_of(number), "checkpoint": name_of(number), "step": number, "unchanged": False}
+        refused.supervisor.insert(0, damaged)
+    end_files(run, 1).clear()
+    assert retention(run, baseline()) == []

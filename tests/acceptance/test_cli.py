@@ -1,0 +1,172 @@
+"""The command line as a user meets it: exit codes, one error with everything wrong in it, nothing started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from harness.plan import make_plan, write_plan
+from harness.scenario import reference
+
+TIMEOUT_S = 300
+
+
+def harness(*arguments, **settings):
+    command = [sys.executable, "-m", "harness.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, **settings)
+
+
+def plan_file(path, *, edit=lambda text: text, **settings):
+    write_plan(make_plan(reference(**{"format": "single", "ranks": 1, "steps": 12, **settings})), path)
+    path.write_text(edit(path.read_text()))
+    return path
+
+
+def test_a_replay_that_passes(tmp_path):
+    file = plan_file(tmp_path / "plan.toml", faults="sigkill rank 0 at step 6")
+    result = harness("replay", file, "--out", tmp_path / "runs", "--json", tmp_path / "result.json")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "PASS" in result.stdout
+    document = json.loads((tmp_path / "result.json").read_text())
+    assert document["schema"] == "harness.result/1"
+    assert document["summary"]["pass"] == 1
+    assert document["baseline"] == {"steps": 12, "deterministic": True}
+    (case,) = document["cases"]
+    assert (case["verdict"], case["max_loss_diff"], case["resumed_from"], case["lost_steps"]) == ("PASS", 0.0, 4, 2)
+
+
+def test_a_replay_that_fails_prints_the_line_that_repeats_it_and_that_line_works(tmp_path):
+    file = plan_file(tmp_path / "plan.toml", faults="sigkill rank 0 at step 6", defects=("no-optimizer",))
+    result = harness("replay", file, "--out", tmp_path / "runs")
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert result.stdout.startswith("FAIL diverged: loss differs at step ")
+    assert "lost: optimizer (digest " in result.stdout
+    words = result.stdout.split("repeat: harness ")[1].split()
+    again = harness(*words, "--out", tmp_path / "again")
+    assert again.returncode == 1
+    assert again.stdout.splitlines()[:3] == result.stdout.splitlines()[:3]
+    judged = harness("judge", os.path.dirname(words[1]))
+    assert judged.returncode == 1
+    assert judged.stdout.splitlines()[:3] == result.stdout.splitlines()[:3]
+
+
+def test_a_fault_that_does_not_fire_is_inconclusive(tmp_path):
+    file = plan_file(tmp_path / "plan.toml", faults="sigkill rank 0 before write no-such-file")
+    result = harness("replay", file, "--out", tmp_path / "runs")
+    assert result.returncode == 3, result.stdout + result.stderr
+    assert "fault-did-not-fire" in result.stdout
+
+
+def replace(old, new):
+    def edit(text):
+        assert old in text
+        return text.replace(old, new)
+
+    return edit
+
+
+BAD_PLANS = {
+    "unknown fault word": (replace("faults = []", 'faults = ["explode rank 0 at step 3"]'), "unknown fault word 'explode'"),
+    "impossible rank": (replace("faults = []", 'faults = ["sigkill rank 7 at step 3"]'), "there is no rank 7"),
+    "path outside": (replace("faults = []", 'faults = ["EIO rank 0 on write /etc/passwd"]'), "leaves the checkpoint directory"),
+    "path that climbs": (replace("faults = []", 'faults = ["delete newest/../../x"]'), "leaves the checkpoint directory"),
+    "unknown format": (replace('format = "single"', 'format = "zip"'), "workload.format"),
+    "number of ranks": (replace("world_sizes = [1]", "world_sizes = [0]"), "world_sizes"),
+    "no TOML": (replace("schema", "=schema"), "is no TOML"),
+    "other schema": (replace("harness.plan/1", "harness.plan/9"), "unknown schema"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PLANS)
+def test_a_bad_replay_file_is_refused_before_anything_starts(tmp_path, case):
+    edit, expected = BAD_PLANS[case]
+    file = plan_file(tmp_path / "plan.toml", edit=edit)
+    result = harness("replay", file, "--out", tmp_path / "runs")
+    assert result.returncode == 2
+    assert expected in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_everything_that_is_wrong_is_said_at_once(tmp_path):
+    def edit(text):
+        text = replace("faults = []", 'faults = ["explode rank 0", "sigkill rank 5 at step 3"]')(text)
+        return replace("steps = 12", 'steps = "many"')(text)
+
+    result = harness("replay", plan_file(tmp_path / "plan.toml", edit=edit), "--out", tmp_path / "runs")
+    assert result.returncode == 2
+    for text in ("explode", "there is no rank 5", "workload.steps"):
+        assert text in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["replay", "/no/such/file"], "cannot read the replay file"),
+        (["judge", "/no/such/run"], "cannot read the replay file"),
+        (["replay"], "Missing argument 'FILE'"),
+        (["expload"], "No such command 'expload'"),
+        (["bench", "--cases", "none"], "is not a valid integer"),
+    ],
+)
+def test_wrong_usage_has_exit_code_2_and_no_traceback(arguments, expected):
+    result = harness(*arguments)
+    assert result.returncode == 2
+    assert expected in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_output_folder_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    result = harness("replay", plan_file(tmp_path / "plan.toml"), "--out", tmp_path / "file" / "runs")
+    assert result.returncode == 2
+    assert "cannot write to" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_interpreter_without_torch_is_said(tmp_path):
+    """The warm server runs in an interpreter in which torch cannot be imported."""
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = harness("replay", plan_file(tmp_path / "plan.toml"), "--out", tmp_path / "runs", env=environment)
+    assert result.returncode == 2
+    assert "no torch here" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_command_that_does_not_exist_is_said(tmp_path):
+    workload = {"kind": "command", "command": ("/no/such/trainer",)}
+    from harness.scenario import Scenario
+
+    write_plan(make_plan(Scenario.build({"workload": workload, "world_sizes": (1,), "launch": "cold"})), tmp_path / "plan.toml")
+    result = harness("replay", tmp_path / "plan.toml", "--out", tmp_path / "runs")
+    assert result.returncode == 2
+    assert "/no/such/trainer" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_doctor_tries_everything():
+    result = harness("doctor")
+    assert result.returncode == 0, result.stdout
+    for ability in ("seccomp user notification", "pidfd_getfd", "private mounts and tmpfs", "torch with gloo", "loopback"):
+        assert ability in result.stdout
+
+
+def test_the_bench_prints_ratios(tmp_path):
+    result = harness("bench", "--cases", "1", "--cold-cases", "1", "--json", tmp_path / "bench.json")
+    assert result.returncode == 0, result.stderr
+    figures = json.loads((tmp_path / "bench.json").read_text())
+    assert figures["schema"] == "harness.bench/1"
+    assert figures["warm_over_cold"] == pytest.approx(figures["cases_per_min_warm"] / figures["cases_per_min_cold"])
+    assert figures["gate_write_us"] > figures["plain_write_us"] > 0
+    assert figures["rank_extra_memory_mb"] > 0
+    assert "warm_over_cold" in result.stdout
+
+
+def test_help_of_every_command_has_an_example():
+    for command in ("replay", "judge", "doctor", "bench"):
+        assert "Example: harness " + command in harness(command, "--help").stdout
