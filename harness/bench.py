@@ -33,7 +33,7 @@ from harness.inject.gate import Gate
 from harness.inject.install import install
 from harness.launch.connection import Launcher
 from harness.plan import make_plan, versions
-from harness.scenario import Scenario, reference
+from harness.scenario import Scenario, job
 from harness.session import Session
 from harness.store import RecordWriter, RunDirectory
 from harness.supervisor import AttemptRunner
@@ -110,7 +110,7 @@ def machine() -> dict[str, Any]:
 
 def crash_and_resume(launch: str) -> Scenario:
     """The case that is timed: two ranks, one dies in the middle of a shard's write, the job resumes."""
-    return reference(
+    return job(
         "sharded",
         ranks=2,
         launch=launch,
@@ -224,7 +224,7 @@ class _Weighing(AttemptRunner):
 
 def rank_memory_mb(bench: Workbench) -> float:
     """Megabytes (10^6 bytes) that one warm rank has beyond the pages that it shares with the server."""
-    scenario = reference("sharded", ranks=2, name="bench-memory")
+    scenario = job("sharded", ranks=2, name="bench-memory")
     plan = make_plan(scenario)
     directory = RunDirectory.create(bench.runs / scenario.name, plan)
     directory.attempt(0).mkdir()

@@ -74,9 +74,9 @@ def check_environment(scenario: Scenario) -> None:
     problems = []
     if isinstance(scenario.workload, Command):
         commands = [words for words in (scenario.workload.command, scenario.workload.resume_command) if words]
-        for program in sorted({words[0] for words in commands} - {"{python}"}):
-            if shutil.which(program) is None:
-                problems.append(f"command {program!r} does not exist or cannot be executed; expected a program or its path")
+        programs = sorted({words[0] for words in commands} - {"{python}"})
+        missing = [program for program in programs if shutil.which(program) is None]
+        problems += [f"command {name!r} does not exist or cannot be executed; expected a program or its path" for name in missing]
     elif importlib.util.find_spec("torch") is None:
         problems.append(f"torch is not installed for {sys.executable}, which trains; expected torch 2.6 or newer")
     if problems:

@@ -5,10 +5,10 @@ verdicts become test results. Imports no torch, and nothing of the harness that 
 
 Example::
 
-    from harness import reference
+    from harness import job
 
     def test_a_rank_dies_in_a_save(check_resume):
-        check_resume(reference("sharded", ranks=2, faults="sigkill rank 1 during write *.tmp at 50%"))
+        check_resume(job("sharded", ranks=2, faults="sigkill rank 1 during write *.tmp at 50%"))
 """
 
 from __future__ import annotations

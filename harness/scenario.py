@@ -162,7 +162,7 @@ class Scenario(_Model):
         return len(set(self.world_sizes)) == 1
 
 
-def reference(
+def job(
     format: Format = "single",
     *,
     ranks: int | tuple[int, ...] = 2,

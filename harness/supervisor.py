@@ -194,6 +194,7 @@ class AttemptRunner:
             signal=end.signal_name,
             kind=end.kind,
             max_memory_kib=message["max_memory_kib"],
+            cpu_s=message["cpu_s"],
         )
         if (end.kind != "exited" or end.code != 0) and not self._peer_died:
             self._peer_died = True

@@ -1,16 +1,20 @@
-"""Where the reference trainer writes: the words that the scenarios share.
+"""The short job that most scenarios interrupt, and the words for where it writes.
 
-A job of 24 batches saves after every fourth, and keeps three checkpoints. Faults strike the save after batch 16: it lies in
-the middle of the second epoch, older checkpoints exist, and it is followed by a rotation.
+It takes 16 batches in two epochs of eight, saves after every fourth, and keeps two checkpoints. Faults strike the save after
+batch 12: it lies in the middle of the second epoch, older checkpoints exist, and it is followed by a rotation. Scenarios that
+need a longer look (FP16, a change of ranks) take the job of 24 batches that `harness.job` gives by default.
 """
 
 from __future__ import annotations
 
-from harness.scenario import FORMATS, Format
+from typing import Any
 
-SAVE = "step-00000016"
+from harness import job
+from harness.scenario import FORMATS, Format, Scenario
 
-__all__ = ["COMMIT", "FORMATS", "SAVE", "Format", "any_file", "commit_rank", "data_file"]
+SAVE = "step-00000012"
+
+__all__ = ["COMMIT", "FORMATS", "SAVE", "Format", "any_file", "commit_rank", "data_file", "short_job"]
 
 
 def data_file(format: Format, rank: int = 0, save: str = SAVE) -> str:
@@ -31,3 +35,8 @@ COMMIT: dict[Format, str] = {"single": f"{SAVE}.pt", "sharded": f"{SAVE}/manifes
 def commit_rank(format: Format, ranks: int) -> int:
     """The rank whose shard a scenario strikes: the last one, or rank 0 where only that one writes."""
     return 0 if format == "single" else ranks - 1
+
+
+def short_job(format: Format, **settings: Any) -> Scenario:
+    """The job of 16 batches; `settings` as for `harness.job`."""
+    return job(format, **{"steps": 16, "batches_per_epoch": 8, "keep_last": 2, **settings})

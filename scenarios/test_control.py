@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from saves import FORMATS
-
-from harness import reference
+from saves import FORMATS, short_job
 
 pytestmark = pytest.mark.control
 
@@ -13,18 +11,18 @@ pytestmark = pytest.mark.control
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_undisturbed_job_equals_the_uninterrupted_run(check_resume, format, ranks):
-    check_resume(reference(format, ranks=ranks))
+    check_resume(short_job(format, ranks=ranks))
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_undisturbed_fp16_job_equals_the_uninterrupted_run(check_resume, format):
-    check_resume(reference(format, ranks=2, precision="fp16"))
+    check_resume(short_job(format, ranks=2, precision="fp16"))
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_an_undisturbed_job_with_shared_random_streams(check_resume, ranks):
-    check_resume(reference("single", ranks=ranks, rng_scope="global"))
+    check_resume(short_job("single", ranks=ranks, rng_scope="global"))
 
 
 def test_an_undisturbed_job_that_goes_on_after_failed_saves(check_resume):
-    check_resume(reference("sharded", ranks=2, on_save_error="continue"))
+    check_resume(short_job("sharded", ranks=2, on_save_error="continue"))

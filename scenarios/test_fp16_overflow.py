@@ -8,15 +8,13 @@ Controls: test_control.py runs FP16 without a bad batch; the first test here has
 from __future__ import annotations
 
 import pytest
-from saves import FORMATS
+from saves import FORMATS, short_job
 
-from harness import reference
-
-KILL = "sigkill all ranks at step 14"  # resumes from the checkpoint of batch 12 (or of 12 + skipped batches)
+KILL = "sigkill all ranks at step 9"  # two batches or more after the checkpoint of batch 8: skipped ones complete no step
 
 
 def fp16(format, ranks, *faults):
-    return reference(format, ranks=ranks, precision="fp16", faults=faults)
+    return short_job(format, ranks=ranks, precision="fp16", faults=faults)
 
 
 @pytest.mark.control
@@ -25,7 +23,7 @@ def test_an_overflow_batch_and_no_kill(check_resume, format, ranks):
     check_resume(fp16(format, ranks, "overflow all ranks at batch 7"))
 
 
-@pytest.mark.parametrize(("format", "ranks"), [("single", 1), ("single", 2), ("sharded", 2), ("dcp", 2)])
+@pytest.mark.parametrize(("format", "ranks"), [("single", 1), ("sharded", 2), ("dcp", 2)])
 def test_one_overflow_batch(check_resume, format, ranks):
     check_resume(fp16(format, ranks, "overflow all ranks at batch 7", KILL))
 
@@ -37,12 +35,12 @@ def test_three_overflow_batches_in_a_row(check_resume, format):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_overflow_batch_right_before_a_save(check_resume, format):
-    check_resume(fp16(format, 2, "overflow all ranks at batch 12", KILL))
+    check_resume(fp16(format, 2, "overflow all ranks at batch 8", KILL))
 
 
 @pytest.mark.parametrize("format", ["single", "sharded"])
 def test_an_overflow_batch_is_the_first_after_the_resume(check_resume, format):
-    check_resume(fp16(format, 2, "overflow all ranks at batch 13", "sigkill all ranks at step 12"))
+    check_resume(fp16(format, 2, "overflow all ranks at batch 9", "sigkill all ranks at step 8"))
 
 
 @pytest.mark.parametrize(("format", "ranks"), [("single", 2), ("sharded", 2), ("dcp", 2), ("sharded", 4)])
@@ -50,6 +48,6 @@ def test_an_overflow_batch_on_one_rank_only(check_resume, format, ranks):
     check_resume(fp16(format, ranks, "overflow rank 1 at batch 7", KILL))
 
 
-@pytest.mark.parametrize("effect", ["nan", "nonfinite-grad"])
+@pytest.mark.parametrize("effect", ["nonfinite-grad"])
 def test_another_bad_batch_on_one_rank_only(check_resume, effect):
-    check_resume(fp16("sharded", 2, f"{effect} rank 1 at batch 11", KILL))
+    check_resume(fp16("sharded", 2, f"{effect} rank 1 at batch 7", KILL))

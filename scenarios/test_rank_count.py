@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 from saves import FORMATS
 
-from harness import reference
+from harness import job
 
 CHANGES = [(4, 2), (2, 4), (2, 1), (1, 3)]
 
@@ -24,24 +24,22 @@ def ids(change):
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_number_of_ranks_changes_after_a_kill(check_resume, format, change):
     check_resume(
-        reference(format, ranks=change, rng_scope="global", reshard=format == "sharded", faults="sigkill all ranks at step 14")
+        job(format, ranks=change, rng_scope="global", reshard=format == "sharded", faults="sigkill all ranks at step 14")
     )
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_number_of_ranks_changes_after_a_kill_in_a_save(check_resume, format):
-    path = {"single": "step-00000016.pt.*.tmp", "sharded": "step-00000016/rank0.bin.tmp", "dcp": "step-00000016/__0_*"}[format]
+def test_the_number_of_ranks_changes_after_a_kill_in_a_save(check_resume):
     check_resume(
-        reference(
-            format,
+        job(
+            "sharded",
             ranks=(4, 2),
             rng_scope="global",
-            reshard=format == "sharded",
-            faults=f"sigkill all ranks during write {path} at 50%",
+            reshard=True,
+            faults="sigkill all ranks during write step-00000016/rank0.bin.tmp at 50%",
         )
     )
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=ids)
+@pytest.mark.parametrize("change", [(4, 2), (1, 3)], ids=ids)
 def test_a_format_that_cannot_be_resharded_refuses(check_resume, change):
-    check_resume(reference("sharded", ranks=change, rng_scope="global", faults="sigkill all ranks at step 14", expect="refuses"))
+    check_resume(job("sharded", ranks=change, rng_scope="global", faults="sigkill all ranks at step 14", expect="refuses"))

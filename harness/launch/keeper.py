@@ -110,7 +110,14 @@ class Keeper:
                 return
             rank = self._ranks.pop(pid, None)
             if rank is not None:  # otherwise an adopted orphan
-                self._send("exited", rank=rank, pid=pid, status=status, max_memory_kib=usage.ru_maxrss)
+                self._send(
+                    "exited",
+                    rank=rank,
+                    pid=pid,
+                    status=status,
+                    max_memory_kib=usage.ru_maxrss,
+                    cpu_s=usage.ru_utime + usage.ru_stime,
+                )
 
     def _finish(self) -> None:
         leftover = self._leftover()

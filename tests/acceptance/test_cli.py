@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from harness.plan import make_plan, write_plan
-from harness.scenario import reference
+from harness.scenario import job
 
 TIMEOUT_S = 300
 
@@ -21,7 +21,7 @@ def harness(*arguments, **settings):
 
 
 def plan_file(path, *, edit=lambda text: text, **settings):
-    write_plan(make_plan(reference(**{"format": "single", "ranks": 1, "steps": 12, **settings})), path)
+    write_plan(make_plan(job(**{"format": "single", "ranks": 1, "steps": 12, **settings})), path)
     path.write_text(edit(path.read_text()))
     return path
 

@@ -6,21 +6,21 @@ import pytest
 
 SUITE = """
 import sys
-from harness import reference
+from harness import job
 
 def test_resumes(check_resume):
-    verdict = check_resume(reference("single", ranks=1, steps=8, faults="sigkill rank 0 at step 6"))
+    verdict = check_resume(job("single", ranks=1, steps=8, faults="sigkill rank 0 at step 6"))
     assert verdict.outcome == "PASS"
     assert "torch" not in sys.modules
 
 def test_loses_its_optimizer(check_resume):
-    check_resume(reference("single", ranks=1, steps=8, faults="sigkill rank 0 at step 6", defects=("no-optimizer",)))
+    check_resume(job("single", ranks=1, steps=8, faults="sigkill rank 0 at step 6", defects=("no-optimizer",)))
 
 def test_never_fires(check_resume):
-    check_resume(reference("single", ranks=1, steps=8, faults="sigkill rank 0 before write nothing"))
+    check_resume(job("single", ranks=1, steps=8, faults="sigkill rank 0 before write nothing"))
 
 def test_is_wrong(check_resume):
-    check_resume(reference("single", ranks=5, steps=8, faults="sigkill rank 9 at step 3"))
+    check_resume(job("single", ranks=5, steps=8, faults="sigkill rank 9 at step 3"))
 """
 
 

@@ -14,7 +14,7 @@ import pytest
 from jobs import ending, kept, run_job, said
 
 from harness import supervisor
-from harness.scenario import reference
+from harness.scenario import job
 from harness.session import Session
 
 DEADLINE_S = 60.0
@@ -124,14 +124,14 @@ import sys
 from pathlib import Path
 from harness.case import Workbench
 from harness.plan import make_plan
-from harness.scenario import reference
+from harness.scenario import job
 from harness.session import Session
 from harness.store import RunDirectory
 from harness.supervisor import run_attempts
 session = Session.new()
 print(session.directory, flush=True)
 runs = Path(sys.argv[1])
-scenario = reference("single", ranks=2, launch=sys.argv[2], steps=100000, save_every=50000)
+scenario = job("single", ranks=2, launch=sys.argv[2], steps=100000, save_every=50000)
 plan = make_plan(scenario)
 directory = RunDirectory.create(runs / "run", plan)
 run_attempts(plan, directory, Workbench(runs, runs, session.warm()).launcher(scenario))
@@ -194,7 +194,7 @@ def test_warm_and_cold_and_torchrun_write_the_same_event_log(tmp_path):
     session = Session.new()
     logs = {}
     for launch in ("warm", "cold", "torchrun"):
-        scenario = reference("sharded", ranks=2, launch=launch, name=launch)
+        scenario = job("sharded", ranks=2, launch=launch, name=launch)
         plan = make_plan(scenario)
         directory = RunDirectory.create(tmp_path / launch, plan)
         run_attempts(plan, directory, Workbench(tmp_path, tmp_path, session.warm()).launcher(scenario))
@@ -213,3 +213,13 @@ def test_the_signal_that_ends_a_rank_is_sent_to_that_process_only(tmp_path):
     finally:
         bystander.send_signal(signal.SIGKILL)
         bystander.wait()
+
+
+def test_a_rank_dies_in_a_save_under_torchrun_and_the_job_resumes(check_resume):
+    check_resume(
+        job("sharded", ranks=2, launch="torchrun", faults="sigkill rank 1 during write step-00000016/rank1.bin.tmp at 50%")
+    )
+
+
+def test_an_undisturbed_job_through_torchrun_equals_the_warm_one(check_resume):
+    check_resume(job("dcp", ranks=2, launch="torchrun"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.case import run_case
-from harness.scenario import reference
+from harness.scenario import job
 
 KILL = "sigkill all ranks at step 14"
 # defect → (case, kind, component)
@@ -35,14 +35,14 @@ PLANTED = {
 @pytest.mark.parametrize("defect", PLANTED)
 def test_a_planted_defect_is_found_and_named(harness_workbench, defect):
     case, kind, component = PLANTED[defect]
-    verdict, directory = run_case(reference(**case, ranks=2, defects=(defect,), name=f"planted-{defect}"), harness_workbench)
+    verdict, directory = run_case(job(**case, ranks=2, defects=(defect,), name=f"planted-{defect}"), harness_workbench)
     assert (verdict.outcome, verdict.kind, verdict.component.partition(".")[0]) == ("FAIL", kind, component)
     assert (directory.path / "plan.toml").exists()
 
 
 @pytest.mark.parametrize("defect", [name for name in PLANTED if name != "in-place"])
 def test_the_same_case_without_the_defect_is_green(check_resume, defect):
-    check_resume(reference(**PLANTED[defect][0], ranks=2))
+    check_resume(job(**PLANTED[defect][0], ranks=2))
 
 
 # The scenarios themselves, as a user runs them, with a defect planted into the trainer.

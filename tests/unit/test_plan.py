@@ -13,7 +13,7 @@ from harness import plan as plan_module
 from harness.errors import UsageError
 from harness.fault import parse
 from harness.plan import SCHEMA, AttemptPlan, Plan, make_plan, narrate, read_plan, versions, write_plan
-from harness.scenario import Scenario, reference
+from harness.scenario import Scenario, job
 
 SENTENCES = (
     "sigkill rank 1 during write rank1.bin.tmp at 50% occurrence 2",
@@ -48,7 +48,7 @@ def command(*words, **fields):
 
 
 def test_each_fault_goes_to_its_attempt_in_the_order_given():
-    plan = make_plan(reference(ranks=(2, 4, 1), faults=SENTENCES))
+    plan = make_plan(job(ranks=(2, 4, 1), faults=SENTENCES))
     assert [attempt.index for attempt in plan.attempts] == [0, 1, 2]
     assert [attempt.world_size for attempt in plan.attempts] == [2, 4, 1]
     assert [tuple(map(str, attempt.faults)) for attempt in plan.attempts] == [
@@ -60,7 +60,7 @@ def test_each_fault_goes_to_its_attempt_in_the_order_given():
 
 
 def test_an_attempt_names_its_kinds_of_fault():
-    attempt = make_plan(reference(faults=SENTENCES)).attempts[1]
+    attempt = make_plan(job(faults=SENTENCES)).attempts[1]
     assert attempt == AttemptPlan(
         index=1,
         world_size=2,
@@ -71,13 +71,13 @@ def test_an_attempt_names_its_kinds_of_fault():
 
 
 def test_every_fault_is_planned_exactly_once():
-    plan = make_plan(reference(faults=SENTENCES))
+    plan = make_plan(job(faults=SENTENCES))
     planned = [str(fault) for attempt in plan.attempts for fault in attempt.faults] + list(map(str, plan.numeric))
     assert sorted(planned) == sorted(SENTENCES)
 
 
 def test_attempts_after_the_last_fault_are_plain_restarts():
-    plan = make_plan(reference(faults="sigkill rank 0 at step 1", max_attempts=5))
+    plan = make_plan(job(faults="sigkill rank 0 at step 1", max_attempts=5))
     assert len(plan.attempts) == 5
     assert [bool(attempt.faults) for attempt in plan.attempts] == [True, False, False, False, False]
 
@@ -91,7 +91,7 @@ def test_two_disks_in_one_attempt_are_refused_for_all_such_attempts_at_once():
         "quota 5 bytes attempt 2",
     ]
     with pytest.raises(UsageError) as caught:
-        make_plan(reference(faults=faults))
+        make_plan(job(faults=faults))
     assert caught.value.problems == (
         "attempt 0 has 2 disks (quota 1 bytes, full-disk 2 bytes); expected at most one",
         "attempt 1 has 2 disks (quota 3 bytes attempt 1, quota 4 bytes attempt 1); expected at most one",
@@ -99,7 +99,7 @@ def test_two_disks_in_one_attempt_are_refused_for_all_such_attempts_at_once():
 
 
 def test_planning_is_pure():
-    assert make_plan(reference(faults=SENTENCES)) == make_plan(reference(faults=list(SENTENCES)))
+    assert make_plan(job(faults=SENTENCES)) == make_plan(job(faults=list(SENTENCES)))
 
 
 # --- the replay file
@@ -108,11 +108,11 @@ def test_planning_is_pure():
 @pytest.mark.parametrize(
     "scenario",
     [
-        reference(),
-        reference("dcp", ranks=(4, 2), faults=SENTENCES, seed=2**31, tolerance=1e-300, reshard=True, defects=("no-rng",)),
+        job(),
+        job("dcp", ranks=(4, 2), faults=SENTENCES, seed=2**31, tolerance=1e-300, reshard=True, defects=("no-rng",)),
         command("python", "train.py", "--out", "{ckpt}"),
         command("python", "-c", "import x\nprint('[scenario]\\n')\r\n# \x1b[1m\x7f\x85\u2028", resume_command=("x",), steps=5),
-        reference(name="quotes \"\"\" and ''' and \\ and é漢🦀\n\t", faults="delete newest/\x1b\x7f'\""),
+        job(name="quotes \"\"\" and ''' and \\ and é漢🦀\n\t", faults="delete newest/\x1b\x7f'\""),
     ],
     ids=["bare", "full", "command", "control-characters", "quotes"],
 )
@@ -142,7 +142,7 @@ scenarios = st.one_of(
         st.integers(1, 100),
     ),
     st.builds(
-        lambda faults, ranks, deadline: reference(
+        lambda faults, ranks, deadline: job(
             faults=[f for f in faults if f not in SENTENCES[5:6]], ranks=ranks, deadline_s=deadline
         ),
         st.lists(st.sampled_from(SENTENCES), unique=True),
@@ -160,7 +160,7 @@ def test_any_plan_reads_back_equal(reused_file, scenario):
 
 
 def test_the_file_says_in_words_what_happens_and_which_versions_were_used(file):
-    write_plan(make_plan(reference(faults=SENTENCES)), file)
+    write_plan(make_plan(job(faults=SENTENCES)), file)
     text = file.read_text(encoding="utf-8")
     comments = [line for line in text.splitlines() if line.startswith("#")]
     assert any("harness replay plan.toml" in line for line in comments)
@@ -174,7 +174,7 @@ def test_the_file_says_in_words_what_happens_and_which_versions_were_used(file):
 
 
 def test_a_plan_that_was_read_keeps_the_versions_that_it_was_made_with(file):
-    write_plan(make_plan(reference(), recorded={"torch": "1.0", "other": "x"}), file)
+    write_plan(make_plan(job(), recorded={"torch": "1.0", "other": "x"}), file)
     plan = read_plan(file)
     assert plan.versions == {"torch": "1.0", "other": "x"}
     write_plan(plan, file)
@@ -182,7 +182,7 @@ def test_a_plan_that_was_read_keeps_the_versions_that_it_was_made_with(file):
 
 
 def test_a_folder_means_the_plan_in_it(tmp_path):
-    plan = make_plan(reference())
+    plan = make_plan(job())
     write_plan(plan, tmp_path / "plan.toml")
     assert read_plan(tmp_path) == plan
 
@@ -202,7 +202,7 @@ VALID = f'schema = "{SCHEMA}"\n[scenario]\nseed = 3\n[workload]\nkind = "referen
 
 def test_a_short_file_written_by_hand_is_enough(file):
     file.write_text(VALID)
-    assert read_plan(file) == make_plan(reference(seed=3), recorded={})
+    assert read_plan(file) == make_plan(job(seed=3), recorded={})
 
 
 @pytest.mark.parametrize("newline", ["\r\n", "\n"])
@@ -283,7 +283,7 @@ def test_a_file_that_is_not_there_is_a_usage_error_that_names_it(tmp_path):
 @pytest.fixture(scope="module")
 def valid_bytes(tmp_path_factory):
     file = tmp_path_factory.mktemp("valid") / "plan.toml"
-    write_plan(make_plan(reference("sharded", ranks=(4, 2), faults=SENTENCES)), file)
+    write_plan(make_plan(job("sharded", ranks=(4, 2), faults=SENTENCES)), file)
     return file.read_bytes()
 
 
@@ -333,7 +333,7 @@ def test_a_file_cut_anywhere_gives_a_valid_plan_or_a_usage_error(reused_file, va
 
 
 def test_the_story_names_work_attempts_and_expectation():
-    assert narrate(make_plan(reference(faults="sigkill rank 0 at step 3"))) == [
+    assert narrate(make_plan(job(faults="sigkill rank 0 at step 3"))) == [
         "the reference trainer, single checkpoints every 4 batches, 24 batches; warm launch, seed 0",
         "attempt 0 on 2 ranks: sigkill rank 0 at step 3",
         "attempt 1 on 2 ranks: no fault",
@@ -342,7 +342,7 @@ def test_the_story_names_work_attempts_and_expectation():
 
 
 def test_the_story_tells_every_change_of_the_number_of_ranks():
-    story = narrate(make_plan(reference(ranks=(2, 4, 2), faults="nan rank 0 at batch 3")))
+    story = narrate(make_plan(job(ranks=(2, 4, 2), faults="nan rank 0 at batch 3")))
     assert story[1:5] == [
         "in every attempt, and in the uninterrupted run: nan rank 0 at batch 3",
         "attempt 0 on 2 ranks: no fault",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import harness
 from harness.errors import UsageError
 from harness.fault import parse
-from harness.scenario import FORMATS, MAX_RANKS, Command, Reference, Scenario, reference
+from harness.scenario import FORMATS, MAX_RANKS, Command, Reference, Scenario, job
 
 
 def problems_of(**data):
@@ -26,7 +26,7 @@ def command(**fields):
 
 
 def test_one_call_makes_a_scenario_of_the_reference_trainer():
-    scenario = reference("sharded", ranks=(4, 2), faults="sigkill rank 1, at step 3", steps=30, precision="fp16", seed=7)
+    scenario = job("sharded", ranks=(4, 2), faults="sigkill rank 1, at step 3", steps=30, precision="fp16", seed=7)
     assert scenario.workload == Reference(format="sharded", steps=30, precision="fp16")
     assert scenario.world_sizes == (4, 2)
     assert scenario.faults == ("sigkill rank 1 at step 3",)
@@ -35,12 +35,12 @@ def test_one_call_makes_a_scenario_of_the_reference_trainer():
 
 @pytest.mark.parametrize("faults", ["delete every", ["delete every"], ("delete every",)])
 def test_one_sentence_or_several(faults):
-    assert reference(faults=faults).faults == ("delete every",)
+    assert job(faults=faults).faults == ("delete every",)
 
 
 def test_equal_scenarios_are_equal_data_however_they_are_written():
-    one = reference(faults=["sigkill rank 1 during write *.tmp at 50 %, occurrence 1, attempt 0"], tolerance=0)
-    two = reference(faults=("sigkill ranks 1 during write *.tmp at 50.0%",), tolerance=0.0)
+    one = job(faults=["sigkill rank 1 during write *.tmp at 50 %, occurrence 1, attempt 0"], tolerance=0)
+    two = job(faults=("sigkill ranks 1 during write *.tmp at 50.0%",), tolerance=0.0)
     assert one == two
     assert one.model_dump_json() == two.model_dump_json()
 
@@ -52,28 +52,28 @@ def test_settings_left_out_are_the_same_data_as_settings_written_out():
 
 
 def test_building_again_from_the_data_gives_the_same_scenario():
-    for scenario in (reference(ranks=4, faults=["nan rank 0 at batch 2"]), Scenario.build({"workload": command(steps=5)})):
+    for scenario in (job(ranks=4, faults=["nan rank 0 at batch 2"]), Scenario.build({"workload": command(steps=5)})):
         assert Scenario.build(scenario.model_dump()) == scenario
         assert Scenario.build({**scenario.model_dump(), "workload": scenario.workload}) == scenario
 
 
 def test_scenarios_are_values():
-    scenario = reference()
+    scenario = job()
     with pytest.raises(ValueError, match="frozen"):
         scenario.seed = 3
-    assert hash(scenario) == hash(reference())
+    assert hash(scenario) == hash(job())
 
 
 def test_the_last_world_size_repeats():
-    scenario = reference(ranks=(4, 2, 1))
+    scenario = job(ranks=(4, 2, 1))
     assert [scenario.world_size(attempt) for attempt in range(5)] == [4, 2, 1, 1, 1]
     assert not scenario.same_world_size
-    assert reference(ranks=(2, 2)).same_world_size
+    assert job(ranks=(2, 2)).same_world_size
 
 
 def test_parsed_faults_are_those_sentences():
     texts = ("delete every", "quota 10 bytes")
-    assert reference(faults=texts).parsed_faults() == tuple(parse(text) for text in texts)
+    assert job(faults=texts).parsed_faults() == tuple(parse(text) for text in texts)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -200,7 +200,7 @@ def test_a_fault_that_cannot_happen_is_refused(data, problem):
 
 
 def test_a_numeric_fault_may_name_a_rank_of_any_attempt():
-    assert reference(ranks=(2, 4), faults="nan rank 3 at batch 2").faults == ("nan rank 3 at batch 2",)
+    assert job(ranks=(2, 4), faults="nan rank 3 at batch 2").faults == ("nan rank 3 at batch 2",)
 
 
 def test_a_foreign_trainer_may_have_any_number_of_steps_and_ranks():
@@ -236,7 +236,7 @@ def test_all_problems_come_in_one_error():
 @pytest.mark.parametrize("ranks", [2.5, None, "ab", True, [], [[2]]])
 def test_ranks_that_are_no_numbers_are_refused(ranks):
     with pytest.raises(UsageError, match="world_sizes"):
-        reference(ranks=ranks)
+        job(ranks=ranks)
 
 
 anything = st.recursive(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.plan import make_plan
-from harness.scenario import reference
+from harness.scenario import job
 from harness.store import (
     AttemptRun,
     Batch,
@@ -48,7 +48,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def directory(tmp_path):
-    return RunDirectory.create(tmp_path / "runs" / "case", make_plan(reference(faults="sigkill rank 0 at step 3")))
+    return RunDirectory.create(tmp_path / "runs" / "case", make_plan(job(faults="sigkill rank 0 at step 3")))
 
 
 @pytest.fixture
@@ -306,9 +306,9 @@ def test_files_that_are_no_rank_logs_are_left_alone(tmp_path):
 
 def test_a_run_directory_is_made_once_and_holds_its_plan_first(directory):
     assert directory.checkpoints.is_dir()
-    assert read_run(directory.path).plan == make_plan(reference(faults="sigkill rank 0 at step 3"))
+    assert read_run(directory.path).plan == make_plan(job(faults="sigkill rank 0 at step 3"))
     with pytest.raises(FileExistsError):
-        RunDirectory.create(directory.path, make_plan(reference()))
+        RunDirectory.create(directory.path, make_plan(job()))
 
 
 def test_names_in_a_run_directory(directory):
@@ -337,7 +337,7 @@ def test_a_run_tells_every_problem_of_its_logs_before_anyone_has_read_the_batche
 
 def test_a_run_without_problems():
     empty = AttemptRun(0, None, {0: RankLog(0, [batch()])}, [], [], [])
-    assert Run(None, make_plan(reference()), [empty]).problems == []
+    assert Run(None, make_plan(job()), [empty]).problems == []
 
 
 def test_a_run_without_a_plan_is_a_usage_error(tmp_path):

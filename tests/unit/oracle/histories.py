@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.oracle.finding import Finding
 from harness.plan import make_plan
-from harness.scenario import Command, Scenario, reference
+from harness.scenario import Command, Scenario, job
 from harness.store import AttemptRun, Baseline, RankLog, Record, Run, RunDirectory
 
 STEPS, SAVE_EVERY, KEEP_LAST = 24, 4, 3
@@ -187,7 +187,7 @@ def _all_files(batches: Any, format: str, ranks: int) -> dict[str, list[Any]]:
 
 def scenario(faults: tuple[str, ...] = (KILL,), format: Any = "single", **settings: Any) -> Scenario:
     """The scenario of the job."""
-    return reference(format, faults=faults, steps=STEPS, save_every=SAVE_EVERY, keep_last=KEEP_LAST, **settings)
+    return job(format, faults=faults, steps=STEPS, save_every=SAVE_EVERY, keep_last=KEEP_LAST, **settings)
 
 
 def run_of(*attempts: AttemptRun, case: Scenario | None = None, path: Path = Path("runs/case")) -> Run:
