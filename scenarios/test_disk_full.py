@@ -50,7 +50,7 @@ def test_no_space_at_an_operation_of_a_save_and_the_job_fails(check_resume, form
     check_resume(short_job(format, ranks=1 if format == "single" else 2, faults=f"ENOSPC any rank on {where}"))
 
 
-@pytest.mark.parametrize(("format", "where"), OPERATIONS[1::6])
+@pytest.mark.parametrize(("format", "where"), OPERATIONS[1::8])
 def test_no_space_at_an_operation_of_a_save_and_the_job_goes_on(check_resume, format, where):
     check_resume(short_job(format, ranks=2, faults=f"ENOSPC any rank on {where}", on_save_error="continue"))
 

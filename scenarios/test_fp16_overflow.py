@@ -28,7 +28,7 @@ def test_one_overflow_batch(check_resume, format, ranks):
     check_resume(fp16(format, ranks, "overflow all ranks at batch 7", KILL))
 
 
-@pytest.mark.parametrize("format", ["single", "sharded"])
+@pytest.mark.parametrize("format", ["sharded"])
 def test_three_overflow_batches_in_a_row(check_resume, format):
     check_resume(fp16(format, 2, "overflow all ranks at batch 6 times 3", KILL))
 
@@ -43,7 +43,7 @@ def test_an_overflow_batch_is_the_first_after_the_resume(check_resume, format):
     check_resume(fp16(format, 2, "overflow all ranks at batch 9", "sigkill all ranks at step 8"))
 
 
-@pytest.mark.parametrize(("format", "ranks"), [("single", 2), ("sharded", 2), ("dcp", 2), ("sharded", 4)])
+@pytest.mark.parametrize(("format", "ranks"), [("sharded", 2), ("dcp", 2), ("sharded", 4)])
 def test_an_overflow_batch_on_one_rank_only(check_resume, format, ranks):
     check_resume(fp16(format, ranks, "overflow rank 1 at batch 7", KILL))
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from harness.inject import kernel
 from harness.launch.keeper import Keeper
+from harness.launch.warm import PAGES
 
 
 def preload(modules: list[str]) -> None:
@@ -95,6 +96,8 @@ def main() -> None:
     path, owner, ready, *modules = sys.argv[1:]
     owner_fd = os.pidfd_open(int(owner))
     os.setsid()
+    for name in PAGES:
+        os.environ.pop(name, None)
     try:
         preload(modules)
     except (ImportError, RuntimeError) as error:
