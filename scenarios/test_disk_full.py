@@ -34,9 +34,7 @@ DCP = [
     f"open {SAVE}/__1_*",
     f"write {SAVE}/__1_*",
     f"fsync {SAVE}/__1_*",
-    f"write {SAVE}/.metadata.tmp",
     f"rename {SAVE}/.metadata",
-    f"write {SAVE}/manifest.json.tmp",
     f"rename {SAVE}/manifest.json",
 ]
 OPERATIONS = [(name, where) for name, places in (("single", SINGLE), ("sharded", SHARDED), ("dcp", DCP)) for where in places]

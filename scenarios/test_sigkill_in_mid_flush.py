@@ -7,7 +7,7 @@ that was never interrupted. Controls: test_control.py runs every format and numb
 from __future__ import annotations
 
 import pytest
-from saves import COMMIT, FORMATS, SAVE, commit_rank, data_file, short_job
+from saves import COMMIT, SAVE, commit_rank, data_file, short_job
 
 SHARDS = ("sharded", "dcp")
 
@@ -27,8 +27,7 @@ def test_one_of_several_ranks_dies_in_the_middle_of_a_write(check_resume, format
     check_resume(short_job(format, ranks=ranks, faults=f"sigkill rank {rank} during write {data_file(format, rank)} at 50%"))
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("format", ["single", "sharded"])
+@pytest.mark.parametrize(("format", "moment"), [("single", "before"), ("sharded", "after")])
 def test_a_rank_dies_around_a_write(check_resume, format, moment):
     rank = commit_rank(format, 2)
     check_resume(short_job(format, ranks=2, faults=f"sigkill rank {rank} {moment} write {data_file(format, rank)}"))
@@ -40,7 +39,7 @@ def test_all_ranks_die_in_the_middle_of_a_write(check_resume, format, ranks):
     check_resume(short_job(format, ranks=ranks, faults=f"sigkill all ranks during write {data_file(format, rank)} at 50%"))
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["single", "sharded"])
 def test_all_ranks_die_in_the_first_save_of_all(check_resume, format):
     path = data_file(format, save="step-00000004")
     check_resume(short_job(format, ranks=2, faults=f"sigkill all ranks during write {path} at 50%"))
@@ -52,24 +51,24 @@ def test_all_ranks_die_between_the_shards_and_the_manifest(check_resume, format,
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize(("format", "ranks"), [("single", 2), ("sharded", 1), ("sharded", 2), ("dcp", 2)])
+@pytest.mark.parametrize(("format", "ranks"), [("single", 1), ("sharded", 2), ("dcp", 2)])
 def test_all_ranks_die_around_the_commit(check_resume, format, ranks, moment):
     check_resume(short_job(format, ranks=ranks, faults=f"sigkill all ranks {moment} rename {COMMIT[format]}"))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(("moment", "rank"), [("before", 0), ("after", 1)])
 def test_a_rank_dies_between_the_renames_of_two_shards(check_resume, moment, rank):
     check_resume(short_job("sharded", ranks=2, faults=f"sigkill rank {rank} {moment} rename {SAVE}/rank{rank}.bin"))
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["single", "sharded"])
 def test_rank_0_dies_before_the_commit_is_durable(check_resume, format):
     check_resume(short_job(format, ranks=2, faults="sigkill rank 0 before fsync . occurrence 3"))
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    ("format", "moment"), [("single", "before"), ("single", "after"), ("sharded", "after"), ("dcp", "before")]
+)
 def test_rank_0_dies_in_the_rotation(check_resume, format, moment):
     path = "step-00000004.pt" if format == "single" else "step-00000004/manifest.json"
     check_resume(short_job(format, ranks=2, faults=f"sigkill rank 0 {moment} unlink {path}"))

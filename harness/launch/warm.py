@@ -24,9 +24,9 @@ from harness.launch.connection import Connection
 MODULES = ("harness.probe.train_reference", "harness.reference.single", "harness.reference.sharded", "harness.reference.dcp")
 _PRELOAD_S = 120.0
 _CONNECT_S = 30.0
-# Fewer, larger pages make a fork of the preloaded process three times cheaper (11 ms against 35 ms, fork to exit); they are
+# Fewer, larger pages make a fork of the preloaded process cheaper (25 ms against 35 ms, fork to exit); they are
 # for the server only, which removes the variables again before it forks.
-PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
