@@ -1,8 +1,8 @@
 """What was recorded can be judged at all: the baseline is stable and complete, and so are the logs.
 
 Holds when the uninterrupted run was the same twice and ended on every rank; every line of every log could be read; every
-rank that did work has a log; each attempt was launched and ended; and the first launch did not fail by itself. All that
-does not hold makes the case INCONCLUSIVE.
+rank that did work has a log; each attempt was launched and ended; no writes escaped the gate; and the first launch did not
+fail by itself. All that does not hold makes the case INCONCLUSIVE.
 
 Does not verify: that the uninterrupted run is right, only that it repeats itself; differences that both golden runs do not
 show (two runs can agree by luck).
@@ -53,7 +53,8 @@ def _attempt(attempt: AttemptRun) -> list[Finding]:
     if not attempt.of("ended"):
         text = f"attempt {attempt.index} was never ended: the harness stopped during it"
         return [inconclusive("harness-error", _ORACLE, text, **where)]
-    findings = []
+    escaped = [f"unseen writes in attempt {attempt.index}: {record.get('what')}" for record in attempt.of("escaped")]
+    findings = [inconclusive("not-comparable", _ORACLE, text, **where) for text in escaped[:_SHOWN_PROBLEMS]]
     for rank in range(attempt.world_size):
         exit_record = exit_of(attempt, rank)
         if rank in attempt.ranks or not (exit_record is None or succeeded(exit_record)):

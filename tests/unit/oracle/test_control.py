@@ -91,3 +91,9 @@ def test_a_first_launch_that_fails_by_itself_has_nothing_to_do_with_a_resume(tmp
     run = run_of(attempt(0, 1, 3, path=tmp_path, exits=(exited(0, 1), exited(1, None, "SIGKILL", "peer-died"))))
     finding = only(control(run, baseline()), "not-comparable")
     assert finding.message == "attempt 0 failed before any fault had fired: rank 0 ended with exit code 1"
+
+
+def test_writes_that_escaped_the_gate_make_a_case_inconclusive():
+    run = killed_and_resumed()
+    run.attempts[0].supervisor.append({"event": "escaped", "what": "rank 0: /x/a was copied to descriptor 77"})
+    assert "unseen writes in attempt 0: rank 0: /x/a was copied" in only(control(run, baseline()), "not-comparable").message
