@@ -17,10 +17,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from harness.errors import LaunchError
+from harness.errors import LaunchError, UsageError
 from harness.launch.connection import Launcher
 from harness.plan import Plan, make_plan, versions
-from harness.scenario import Reference, Scenario
+from harness.scenario import Command, Reference, Scenario
 from harness.store import Baseline, RankLog, RunDirectory, parse_float, read_baseline, read_rank_logs
 from harness.supervisor import run_attempts
 
@@ -123,7 +123,9 @@ def _run_once(plan: Plan, path: Path, launcher: Launcher) -> dict[int, RankLog]:
     attempt = directory.attempt(0)
     logs = read_rank_logs(attempt)
     if not logs or not all(log.ended for log in logs.values()):
-        raise LaunchError(_why_not(attempt, logs, plan))
+        why = _why_not(attempt, logs, plan)
+        # A foreign command that does not do its work undisturbed is the user's to mend; our own trainer is ours.
+        raise UsageError([why]) if isinstance(plan.scenario.workload, Command) else LaunchError(why)
     return logs
 
 

@@ -60,6 +60,8 @@ def replay(file: Path, out: Path, json_file: Path | None) -> int:
         if versions().get(name) != recorded:
             click.echo(f"note: recorded with {name} {recorded}, repeated with {versions().get(name)}", err=True)
     _writable(out)
+    if json_file and not json_file.absolute().parent.is_dir():
+        raise UsageError([f"cannot write {json_file}: there is no directory {json_file.absolute().parent}"])
     session = Session.new()
     try:
         verdict, directory = run_case(plan.scenario, Workbench(out.resolve(), out.resolve() / "baselines", session.warm()))

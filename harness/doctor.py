@@ -24,6 +24,7 @@ import psutil
 
 from harness.errors import CapabilityError
 from harness.inject import kernel
+from harness.inject.bpf import FIRST_WATCHED_FD
 from harness.inject.disk import SmallDisk, room_bytes
 from harness.inject.install import install
 from harness.inject.syscalls import this_architecture
@@ -98,9 +99,10 @@ def _child(control: socket.socket, supervisor: int, path: Path) -> None:
     try:
         signal.alarm(int(_DEADLINE_S))
         fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+        os.dup2(fd, FIRST_WATCHED_FD)
         install(control, 0, supervisor, reads=False, read_opens=False)
         while True:
-            os.write(fd, _PROBE_BYTES)
+            os.write(FIRST_WATCHED_FD, _PROBE_BYTES)
     except OSError as error:
         control.send(json.dumps({"error": str(error)}).encode())
     finally:

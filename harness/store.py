@@ -61,6 +61,8 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
     """
     if not path.exists():
         return [], []
+    if not path.is_file():
+        return [], [f"{path.name} is no file"]
     records: list[Record] = []
     problems: list[str] = []
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
@@ -322,6 +324,9 @@ def read_attempt(path: Path) -> AttemptRun:
     """Reads one `attempt-NNN` directory."""
     supervisor, problems = read_records(path / "attempt.jsonl")
     operations, more = read_records(path / "operations.jsonl")
+    launched = any(record["event"] == "launched" for record in supervisor)
+    if launched and not (path / "operations.jsonl").exists():
+        more.append("operations.jsonl is missing, so nobody knows what the ranks wrote")
     index = int(path.name.removeprefix("attempt-"))
     return AttemptRun(index, path, read_rank_logs(path), supervisor, operations, problems + more)
 
@@ -340,12 +345,16 @@ def read_baseline(path: Path) -> Baseline:
     """Reads a `golden` directory.
 
     Raises:
-        FileNotFoundError: it is not complete (`baseline.json` is written last).
-        UsageError: `baseline.json` is there, but is not what was written.
+        UsageError: `baseline.json` (written last, so a baseline without it is not complete) is missing, or is not what was
+            written.
     """
     file = path / "baseline.json"
     try:
         facts = json.loads(file.read_bytes())
         return Baseline(int(facts["world_size"]), read_rank_logs(path), str(facts["unstable"]))
+    except OSError as error:
+        raise UsageError(
+            [f"cannot read the baseline {file}: {error.strerror}; without it there is nothing to compare with"]
+        ) from None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UsageError([f"{file} is damaged ({error!r}); expected world_size and unstable, as the run wrote them"]) from None

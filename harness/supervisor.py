@@ -291,8 +291,12 @@ class AttemptRunner:
     # -- before and after ---------------------------------------------------------------------------------------------
 
     def _damage(self) -> None:
-        for fault in self._attempt.damage:
-            hit = damage.apply(fault, self._root)
+        before = checkpoint_files.snapshot(self._root)
+        done = [(fault, damage.apply(fault, self._root)) for fault in self._attempt.damage]
+        after = checkpoint_files.snapshot(self._root)
+        for fault, hit in done:
+            # Two flips of one bit, or a cut at the full length, damage nothing: only the outcome of all together counts.
+            changed = [item for item in hit if before.get(item.path) != after.get(item.path)]
             for item in hit:
                 self._log.write(
                     "damaged",
@@ -302,10 +306,10 @@ class AttemptRunner:
                     step=item.entry.number,
                     size_before=item.size_before,
                     size_after=item.size_after,
-                    unchanged=item.unchanged,
+                    unchanged=item not in changed,
                 )
-            if hit:
-                self.fired(fault, -1, operation="damage", path=", ".join(item.path for item in hit))
+            if changed:
+                self.fired(fault, -1, operation="damage", path=", ".join(item.path for item in changed))
 
     def _close_processes(self) -> None:
         for process in self._processes.values():

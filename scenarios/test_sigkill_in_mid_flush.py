@@ -21,6 +21,11 @@ def test_a_rank_dies_in_the_middle_of_a_write(check_resume, format, ranks, posit
     )
 
 
+def test_a_rank_dies_in_the_second_save_whatever_it_writes(check_resume):
+    # Nine writes make a save; no name is given, so this also strikes a trainer that writes in place.
+    check_resume(short_job("single", ranks=1, faults="sigkill rank 0 during write * at 50% occurrence 13"))
+
+
 @pytest.mark.parametrize(("format", "ranks"), [("single", 2), ("sharded", 4)])
 def test_one_of_several_ranks_dies_in_the_middle_of_a_write(check_resume, format, ranks):
     rank = commit_rank(format, ranks)

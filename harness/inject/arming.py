@@ -163,8 +163,11 @@ class Injector:
             self._fired(fault, operation)
             operation.fail(getattr(errno, fault.errno_name))
             return
-        assert fault.point.position is not None
-        landed = perform(operation, fault.point.position.of(operation.size_bytes))
+        position = fault.point.position
+        assert position is not None
+        # A disk that writes nothing says so with an error; a share of a few bytes is at least one, or a retry would spin.
+        least = 1 if position.percent else 0
+        landed = perform(operation, max(least, position.of(operation.size_bytes)))
         self._fired(fault, operation, bytes_landed=landed)
         operation.give(landed)
 

@@ -242,3 +242,8 @@ say('value', value=len(os.listdir('.')))
     run = run_job(tmp_path, program)
     assert said(run) == [200]
     assert sum(record["operation"] == "write" for record in run.attempts[0].operations if record["event"] == "operation") == 200
+
+
+def test_a_share_of_a_few_bytes_is_at_least_one_so_that_a_retry_gets_on(tmp_path):
+    program = "fd = os.open('a', os.O_WRONLY | os.O_CREAT)\nsay('value', value=[os.write(fd, b'xyz'), os.write(fd, b'x')])"
+    assert said(run_job(tmp_path, program, "short-write any rank on write a at 30% always")) == [[1, 1]]

@@ -175,9 +175,7 @@ def test_one_warm_server_serves_all_and_leaves_when_told():
     warm = session.warm()
     for _ in range(3):
         warm.connect().close()
-    servers = [
-        child for child in psutil.Process().children(recursive=True) if "harness.launch.server" in " ".join(child.cmdline())
-    ]
+    servers = [child for child in psutil.Process().children(recursive=True) if str(warm.address) in child.cmdline()]
     assert len(servers) == 1
     session.close()
     wait_for(lambda: not alive(servers[0].pid), "the warm server to end")

@@ -356,7 +356,7 @@ def test_a_baseline_reads_back(tmp_path):
 
 
 def test_a_baseline_that_was_not_finished_is_not_found(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(UsageError, match="cannot read the baseline"):
         read_baseline(tmp_path)
 
 
