@@ -186,6 +186,9 @@ class AttemptRunner:
 
     def _exited(self, message: dict[str, Any]) -> None:
         process = self._processes[message["rank"]]
+        if self._out_of_patience:
+            # The keeper has killed the whole tree for us, perhaps before we had heard that this process had started.
+            process.sent.setdefault(signal.SIGKILL, "deadline")
         end = process.end = classify(message["status"], process.sent)
         self._log.write(
             "exited",

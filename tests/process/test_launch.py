@@ -49,6 +49,11 @@ def test_a_job_that_never_ends_is_a_hang(tmp_path):
     assert ending(run) == ("hang", None, "SIGKILL")
 
 
+def test_a_job_that_is_ended_before_it_was_heard_of_is_a_hang_too(tmp_path):
+    run = run_job(tmp_path, "import signal; signal.pause()", deadline_s=0.001)
+    assert ending(run) == ("hang", None, "SIGKILL")
+
+
 def test_a_job_that_has_finished_but_does_not_exit_is_named_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "EXIT_GRACE_S", 0.5)
     run = run_job(tmp_path, "say('end', step=0, batches=0)\nimport signal; signal.pause()")
