@@ -22,10 +22,12 @@ _PIECE_BYTES = 1 << 20
 
 def process_of(thread: int) -> int:
     """The process that a thread belongs to."""
-    for line in Path(f"/proc/{thread}/status").read_text().splitlines():
-        if line.startswith("Tgid:"):
-            return int(line.split()[1])
-    raise ProcessLookupError(thread)
+    # Done for every stopped call, so without pathlib and without decoding the rest of the file.
+    with open(f"/proc/{thread}/status", "rb") as file:  # noqa: PTH123
+        _, found, rest = file.read(4096).partition(b"Tgid:")
+    if not found:
+        raise ProcessLookupError(thread)
+    return int(rest.split(None, 1)[0])
 
 
 def rank_in_environment(pid: int) -> int | None:
