@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
 
 from filelock import FileLock
@@ -165,6 +166,7 @@ def _short(value: object) -> str:
     return f"{value} ({number:.6g})" if isinstance(value, str) and number == number else repr(value)[:120]
 
 
+@cache  # the warm server has loaded these files once as well; an edit during a session must not split the two
 def _source_digest() -> str:
     digest = hashlib.sha256()
     for folder in ("reference", "probe"):
@@ -173,6 +175,7 @@ def _source_digest() -> str:
     return digest.hexdigest()
 
 
+@cache
 def _processor() -> str:
     # The processor decides which kernels torch picks, and so the last bits.
     cpuinfo = Path("/proc/cpuinfo")

@@ -301,7 +301,7 @@ class _Sentence:
     def __init__(self, text: str) -> None:
         self.text = text
         # "ranks 0,2" keeps its comma; every other comma is punctuation. "50 %" is written by people as often as "50%".
-        joined = re.sub(r"(\d)\s+%", r"\1%", re.sub(r",(?=\s|$)", " ", text))
+        joined = re.sub(r"([0-9])\s+%", r"\1%", re.sub(r",(?=\s|$)", " ", text))
         self.words = joined.split()
 
     def parse(self) -> Fault:
@@ -380,9 +380,12 @@ class _Sentence:
             return Who((self._number("a rank"),))
         if word == "ranks":
             listed = self._take("ranks such as 0,2")
-            if not re.fullmatch(r"\d{1,18}(,\d{1,18})*", listed):
+            if not re.fullmatch(r"[0-9]{1,18}(,[0-9]{1,18})*", listed):
                 raise self._problem(f"{listed!r} is no list of ranks; expected numbers such as 0,2")
-            return Who(tuple(sorted({int(n) for n in listed.split(",")})))
+            ranks = [int(n) for n in listed.split(",")]
+            if len(set(ranks)) < len(ranks):
+                raise self._problem(f"{listed!r} names a rank twice; expected each rank once")
+            return Who(tuple(sorted(ranks)))
         self._word("ranks" if word == "all" else "rank")
         return Who(quantifier=word)
 
@@ -409,7 +412,7 @@ class _Sentence:
                 self._word("byte")
                 return Position(byte=-1)
             return Position(byte=self._number("a byte"))
-        if match := re.fullmatch(r"(\d+(?:\.\d+)?)%", word):
+        if match := re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)%", word):
             percent = float(match[1])
             if percent <= 100:
                 return Position(percent=percent)
@@ -424,7 +427,7 @@ class _Sentence:
     def _number(self, what: str, minimum: int = 0, maximum: int | None = None) -> int:
         word = self._take(what)
         limits = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
-        if not re.fullmatch(r"\d{1,18}", word) or int(word) < minimum or (maximum is not None and int(word) > maximum):
+        if not re.fullmatch(r"[0-9]{1,18}", word) or int(word) < minimum or (maximum is not None and int(word) > maximum):
             raise self._problem(f"{word!r} is not {what}; expected a whole number, {limits}")
         return int(word)
 

@@ -10,6 +10,7 @@ import platform
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -71,34 +72,31 @@ def make_plan(scenario: Scenario, recorded: Mapping[str, str] | None = None) -> 
         scenario: what is asked for.
         recorded: the versions that a replay file names; those of this environment if there is none.
 
-    Raises:
-        UsageError: two disks in one attempt.
     """
     faults = scenario.parsed_faults()
     attempts = []
-    problems = []
     for index in range(scenario.max_attempts):
         here = [fault for fault in faults if getattr(fault, "attempt", None) == index]
-        disks = [fault for fault in here if isinstance(fault, DiskFault)]
-        if len(disks) > 1:
-            problems.append(f"attempt {index} has {len(disks)} disks ({', '.join(map(str, disks))}); expected at most one")
         attempts.append(
             AttemptPlan(
                 index=index,
                 world_size=scenario.world_size(index),
                 live=tuple(fault for fault in here if isinstance(fault, (SignalFault, ErrnoFault))),
-                disk=disks[0] if disks else None,
+                disk=next((fault for fault in here if isinstance(fault, DiskFault)), None),
                 damage=tuple(fault for fault in here if isinstance(fault, DamageFault)),
             )
         )
-    if problems:
-        raise UsageError(problems)
     numeric = tuple(fault for fault in faults if isinstance(fault, NumericFault))
     return Plan(scenario, tuple(attempts), numeric, versions() if recorded is None else recorded)
 
 
 def versions() -> dict[str, str]:
     """What the replay file says of the software, read without importing any of it."""
+    return dict(_installed())
+
+
+@cache  # reading a distribution's metadata takes 3 ms, and every case asks several times
+def _installed() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for key, distribution in (("harness", "resume-harness"), ("torch", "torch")):
         try:
@@ -135,6 +133,8 @@ def read_plan(path: Path) -> Plan:
     """
     if path.is_dir():
         path = path / "plan.toml"
+    if path.exists() and not path.is_file():  # a pipe would block for ever
+        raise UsageError([f"cannot read the replay file {path}: no regular file; expected a plan.toml that a run has written"])
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

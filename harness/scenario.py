@@ -228,6 +228,10 @@ def _impossible(parsed: list[Fault], data: Mapping[str, Any]) -> list[str]:
             if rank >= size >= 1:
                 limits = f"attempt {attempt} has {size} rank{'s' * (size != 1)}, so expected 0 to {size - 1}"
                 problems.append(f"fault '{fault}': there is no rank {rank}; {limits}")
+    for attempt in sorted({fault.attempt for fault in parsed if isinstance(fault, DiskFault)}):
+        disks = [str(fault) for fault in parsed if isinstance(fault, DiskFault) and fault.attempt == attempt]
+        if len(disks) > 1:
+            problems.append(f"attempt {attempt} has {len(disks)} disks ({', '.join(disks)}); expected at most one")
     return problems + _workload_problems(data.get("workload"), sizes, parsed)
 
 

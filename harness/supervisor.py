@@ -266,6 +266,10 @@ class AttemptRunner:
         """Writes down that a fault has fired, before its effect can be seen."""
         self._log.write("fired", fault=str(fault), rank=rank, attempt=self._attempt.index, **facts)
 
+    def eclipsed(self, fault: object, by: object, rank: int) -> None:
+        """Writes down why a fault that was due did not fire."""
+        self._log.write("eclipsed", fault=str(fault), by=str(by), rank=rank)
+
     def seen(self, rank: int, pid: int) -> None:
         """Learns which process a rank is, where a launcher has made it."""
         if rank >= 0 and rank not in self._processes:

@@ -34,6 +34,9 @@ class Actions(Protocol):
     def fired(self, fault: object, rank: int, **facts: Any) -> None:
         """Writes down that a fault has fired."""
 
+    def eclipsed(self, fault: object, by: object, rank: int) -> None:
+        """A fault was due at a call that an earlier fault of the plan takes; one call has one answer."""
+
     def seen(self, rank: int, pid: int) -> None:
         """A rank works on files; this is its process, in case that was not known."""
 
@@ -98,8 +101,12 @@ class Injector:
             if not (fault.triggered_by(operation.rank) if isinstance(fault, SignalFault) else fault.who.covers(operation.rank)):
                 continue
             self._seen[index, operation.rank] += 1
-            if chosen[1] is None and self._due(index, fault, point, operation.rank):
+            if not self._due(index, fault, point, operation.rank):
+                continue
+            if chosen[1] is None:
                 chosen = (index, fault)
+            else:
+                self._actions.eclipsed(fault, chosen[1], operation.rank)
         return chosen
 
     def _due(self, index: int, fault: SignalFault | ErrnoFault, point: OperationPoint, rank: int) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.checkpoint_files import Entry, committed_entries
 from harness.errors import UsageError
-from harness.fault import DamageFault, matches_path
+from harness.fault import DamageFault, Position, matches_path
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,14 @@ def _hit(fault: DamageFault, root: Path, entry: Entry, path: Path) -> Damaged:
     assert fault.position is not None
     if fault.effect == "truncate":
         after = before[: fault.position.of(len(before))]
-    elif before:
-        place = min(fault.position.of(len(before)), len(before) - 1)
+    elif (place := _flipped_byte(fault.position, len(before))) is not None:
         after = before[:place] + bytes([before[place] ^ (1 << fault.bit)]) + before[place + 1 :]
     path.write_bytes(after)
     return Damaged(str(path.relative_to(root)), entry, len(before), len(after), unchanged=before == after)
+
+
+def _flipped_byte(position: Position, size_bytes: int) -> int | None:
+    """The index that a position means; None where the file has no such byte, so that nothing is flipped in its stead."""
+    if position.byte is not None and not -size_bytes <= position.byte < size_bytes:
+        return None
+    return min(position.of(size_bytes), size_bytes - 1) if size_bytes else None

@@ -22,12 +22,20 @@ _PIECE_BYTES = 1 << 20
 
 def process_of(thread: int) -> int:
     """The process that a thread belongs to."""
-    # Done for every stopped call, so without pathlib and without decoding the rest of the file.
-    with open(f"/proc/{thread}/status", "rb") as file:  # noqa: PTH123
-        _, found, rest = file.read(4096).partition(b"Tgid:")
-    if not found:
-        raise ProcessLookupError(thread)
-    return int(rest.split(None, 1)[0])
+    # Done for every stopped call. The first thread of a process has the number of the process, and only such a thread can
+    # have a pidfd without further flags; asking so takes a tenth of the time that reading /proc takes.
+    try:
+        os.close(os.pidfd_open(thread))
+    except OSError:
+        return _process_by_status(thread)
+    return thread
+
+
+def _process_by_status(thread: int) -> int:
+    for line in Path(f"/proc/{thread}/status").read_bytes().split(b"\n"):
+        if line.startswith(b"Tgid:"):
+            return int(line.split()[1])
+    raise ProcessLookupError(thread)
 
 
 def rank_in_environment(pid: int) -> int | None:

@@ -40,6 +40,8 @@ def unfired(run: Run) -> list[Finding]:
                 if records and not wrong:
                     continue
                 what = f"fired, but {wrong[0]}" if wrong else "did not fire"
+                if not wrong and (eclipsed := attempt.of("eclipsed", fault=str(fault))):
+                    what += f": the call that it was for was answered by '{eclipsed[0].get('by')}' (choose another occurrence)"
                 message = f"'{fault}' {what}, in attempt {plan.index}"
             findings.append(
                 inconclusive(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from jobs import ending, kept, run_job, said
 
+from harness.oracle.fired import unfired
+
 DATA = bytes(range(250)) * 4
 OPEN = "fd = os.open('data.tmp', os.O_WRONLY | os.O_CREAT)\n"
 WRITES = {
@@ -247,3 +249,13 @@ say('value', value=len(os.listdir('.')))
 def test_a_share_of_a_few_bytes_is_at_least_one_so_that_a_retry_gets_on(tmp_path):
     program = "fd = os.open('a', os.O_WRONLY | os.O_CREAT)\nsay('value', value=[os.write(fd, b'xyz'), os.write(fd, b'x')])"
     assert said(run_job(tmp_path, program, "short-write any rank on write a at 30% always")) == [[1, 1]]
+
+
+def test_two_faults_on_one_call_say_which_of_them_took_it(tmp_path):
+    faults = ("EIO rank 0 on write a", "ENOSPC rank 0 on write a")
+    program = "fd = os.open('a', os.O_WRONLY | os.O_CREAT); say('value', value=attempt(os.write, fd, b'x'))"
+    run = run_job(tmp_path, program, *faults)
+    assert said(run) == ["EIO"]
+    eclipsed = run.attempts[0].of("eclipsed")
+    assert [(r["fault"], r["by"]) for r in eclipsed] == [(faults[1], faults[0])]
+    assert "answered by 'EIO rank 0 on write a'" in unfired(run)[0].message

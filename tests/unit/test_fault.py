@@ -186,7 +186,7 @@ def test_a_sentence_with_one_word_changed_is_understood_or_refused(fault, data):
             "sigstop any rank before rename step-*/manifest.json",
             SignalFault("sigstop", Who(quantifier="any"), OperationPoint("rename", "step-*/manifest.json", "before")),
         ),
-        ("sigkill ranks 2,0,2 after fsync .", SignalFault("sigkill", Who((0, 2)), OperationPoint("fsync", ".", "after"))),
+        ("sigkill ranks 2,0 after fsync .", SignalFault("sigkill", Who((0, 2)), OperationPoint("fsync", ".", "after"))),
         ("ENOSPC rank 0 on write *.tmp always", ErrnoFault("ENOSPC", Who((0,)), OperationPoint("write", "*.tmp"), times=0)),
         (
             "EIO all ranks on fsync ** occurrence 3 times 2 attempt 1",
@@ -261,6 +261,8 @@ def test_sentences_that_people_write(text, fault):
         ("truncate newest//etc to 5%", "'/etc' leaves the checkpoint directory; expected a pattern inside it"),
         ("truncate newest at 5%", "found 'at' where to was expected"),
         ("flip newest at 5% bit 8", "'8' is not a bit; expected a whole number, 0 to 7"),
+        ("sigkill ranks 0,0,1 at step 3", "'0,0,1' names a rank twice; expected each rank once"),
+        ("sigkill rank \u0663 at step 3", "'\u0663' is not a rank; expected a whole number, 0 or more"),
         ("flip newest at 5% attempt 0", "'0' is not an attempt; expected a whole number, 1 or more"),
         ("delete newest at 5%", "did not expect 'at 5%' at the end"),
         ("nan rank 0 at step 3", "found 'step' where batch was expected"),

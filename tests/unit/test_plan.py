@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 
@@ -91,7 +92,7 @@ def test_two_disks_in_one_attempt_are_refused_for_all_such_attempts_at_once():
         "quota 5 bytes attempt 2",
     ]
     with pytest.raises(UsageError) as caught:
-        make_plan(job(faults=faults))
+        job(faults=faults)
     assert caught.value.problems == (
         "attempt 0 has 2 disks (quota 1 bytes, full-disk 2 bytes); expected at most one",
         "attempt 1 has 2 disks (quota 3 bytes attempt 1, quota 4 bytes attempt 1); expected at most one",
@@ -192,7 +193,11 @@ def test_versions_say_so_where_something_is_not_installed(monkeypatch):
         raise plan_module.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(plan_module.metadata, "version", absent)
-    assert versions()["torch"] == versions()["harness"] == "not installed"
+    plan_module._installed.cache_clear()
+    try:
+        assert versions()["torch"] == versions()["harness"] == "not installed"
+    finally:
+        plan_module._installed.cache_clear()
 
 
 # --- hand-edited and broken files
@@ -353,3 +358,9 @@ def test_the_story_tells_every_change_of_the_number_of_ranks():
 
 def test_the_story_of_a_command_is_its_words():
     assert narrate(make_plan(command("python", "train.py")))[0] == "python train.py; warm launch, seed 0"
+
+
+def test_a_pipe_is_no_replay_file_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "plan.toml")
+    with pytest.raises(UsageError, match="no regular file"):
+        read_plan(tmp_path / "plan.toml")

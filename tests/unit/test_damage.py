@@ -1,0 +1,80 @@
+"""Damage at rest: which file is hit, what is left of it, and that nothing outside the checkpoints ever is."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import UsageError
+from harness.fault import parse
+from harness.inject.damage import apply
+
+DATA = bytes(range(100))
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Three committed checkpoints of two files each."""
+    for step in (4, 8, 12):
+        folder = tmp_path / f"step-{step:08d}"
+        folder.mkdir()
+        (folder / "rank0.bin").write_bytes(DATA)
+        (folder / "manifest.json").write_bytes(b"{}")
+    return tmp_path
+
+
+def content(root, step, name="rank0.bin"):
+    path = root / f"step-{step:08d}" / name
+    return path.read_bytes() if path.exists() else None
+
+
+@pytest.mark.parametrize(
+    ("sentence", "left"),
+    [
+        ("truncate newest/*.bin to byte 0", b""),
+        ("truncate newest/*.bin to byte 1", DATA[:1]),
+        ("truncate newest/*.bin to 50%", DATA[:50]),
+        ("truncate newest/*.bin to last byte", DATA[:99]),
+        ("delete newest/*.bin", None),
+        ("flip newest/*.bin at byte 3 bit 2", DATA[:3] + bytes([3 ^ 4]) + DATA[4:]),
+        ("flip newest/*.bin at last byte", DATA[:99] + bytes([99 ^ 1])),
+        ("flip newest/*.bin at 100%", DATA[:99] + bytes([99 ^ 1])),
+    ],
+)
+def test_exactly_what_was_asked_for_is_left_and_only_there(root, sentence, left):
+    (hit,) = apply(parse(sentence), root)
+    assert (hit.path, hit.unchanged) == ("step-00000012/rank0.bin", False)
+    assert content(root, 12) == left
+    assert content(root, 12, "manifest.json") == b"{}"
+    assert content(root, 8) == content(root, 4) == DATA
+
+
+@pytest.mark.parametrize("sentence", ["flip newest/*.bin at byte 100", "truncate newest/*.bin to byte 100"])
+def test_a_place_that_the_file_does_not_have_is_left_alone_and_said_so(root, sentence):
+    (hit,) = apply(parse(sentence), root)
+    assert hit.unchanged
+    assert content(root, 12) == DATA
+
+
+def test_an_empty_file_has_no_bit_to_flip(root):
+    (root / "step-00000012" / "rank0.bin").write_bytes(b"")
+    (hit,) = apply(parse("flip newest/*.bin at 50%"), root)
+    assert hit.unchanged
+
+
+@pytest.mark.parametrize(("choice", "steps"), [("newest", [12]), ("older", [8]), ("every", [4, 8, 12])])
+def test_which_checkpoints_are_meant(root, choice, steps):
+    hit = apply(parse(f"truncate {choice}/*.bin to byte 0"), root)
+    assert [item.entry.number for item in hit] == steps
+
+
+def test_nothing_that_matches_is_nothing_hit(root):
+    assert apply(parse("delete newest/*.pt"), root) == []
+
+
+def test_a_link_out_of_the_directory_is_refused_before_anything_is_damaged(root, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "precious"
+    outside.write_bytes(DATA)
+    (root / "step-00000012" / "rank1.bin").symlink_to(outside)
+    with pytest.raises(UsageError, match="leads out of the checkpoint directory"):
+        apply(parse("truncate newest/*.bin to byte 0"), root)
+    assert outside.read_bytes() == content(root, 12) == DATA
