@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.reference.rng import capture_rng_state
-from harness.reference.state import Training, optimizer_state_by_name
+from harness.reference.state import Training, capture_rank_rng
+from harness.reference.tensors import group_options, live_tensors
 
 DIGEST_SIZE_BYTES = 8
 
@@ -38,22 +38,29 @@ def digest_components(training: Training) -> dict[str, str]:
     """Return the digest of every component that the job has, by the names of docs/event-log.md.
 
     The optimizer's state is taken by parameter name, together with the options of each group, so that the order in
-    which parameters were passed does not matter but whose moments are whose does.
+    which parameters were passed does not matter but whose moments are whose does. Of what is split over the ranks, the
+    part of this rank is taken.
     """
-    buffers = {name for name, _ in training.model.named_buffers()}
-    tensors = training.model.state_dict()
-    rng, state = capture_rng_state(), training.state
+    buffers = {f"model.{name}" for name, _ in training.model.named_buffers()}
+    live = {name: [tensor.shape, tensor.start, tensor.values] for name, tensor in live_tensors(training).items()}
+    rng, state = capture_rank_rng(training), training.state
+
+    def below(part: str) -> dict[str, Any]:
+        return {name: value for name, value in live.items() if name.startswith(part) and name not in buffers}
+
     components: dict[str, Any] = {
-        "model": {name: tensor for name, tensor in tensors.items() if name not in buffers},
-        "buffers": {name: tensor for name, tensor in tensors.items() if name in buffers} or None,
-        "optimizer": optimizer_state_by_name(training.model, training.optimizer),
+        "model": below("model."),
+        "buffers": {name: live[name] for name in buffers} or None,
+        "optimizer": [below("optimizer."), group_options(training.model, training.optimizer)],
+        "ema": below("ema.") or None,
         "scheduler": training.scheduler.state_dict(),
         "scaler": None if training.scaler is None else training.scaler.state_dict(),
         "rng.python": rng["python"],
         "rng.numpy": rng["numpy"],
         "rng.torch": [rng["torch"], rng["cuda"]],
-        "data": [state.epoch, state.batch_in_epoch, training.config.seed],
-        "counters": [state.batch, state.step],
+        "rng.noise": rng["noise"],
+        "data": [state.epoch, state.batch_in_epoch, training.config.seed, state.epoch_order],
+        "counters": [state.batch, state.step, state.amp.state_dict()],
     }
     return {name: digest_value(value) for name, value in components.items() if value is not None}
 

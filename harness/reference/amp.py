@@ -12,6 +12,7 @@ the others waiting.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,10 +20,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.amp import GradScaler
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 from torch.nn.functional import cross_entropy
 
+from harness.reference.accumulation import loss_scaled_for_accum, no_sync_context
 from harness.reference.comm import any_rank, mean_over_ranks
+from harness.reference.parallel import broadcast_buffers
 from harness.reference.state import Training
 
 DEFAULT_MAX_NORM = 1.0
@@ -64,12 +69,30 @@ def gradients_of(parameters: Iterable[Parameter]) -> list[Tensor]:
 
 
 def all_finite(tensors: list[Tensor]) -> bool:
-    """Return whether every value is finite: the largest magnitude tells, and it cannot overflow as an L2 norm can."""
-    return math.isfinite(float(torch.nn.utils.get_total_norm(tensors, norm_type=math.inf)))
+    """Return whether every value is finite: the largest magnitude tells, and it cannot overflow as an L2 norm can.
+
+    Of tensors that are split over the ranks all parts are looked at; it is then collective.
+    """
+    return math.isfinite(_number(torch.nn.utils.get_total_norm(tensors, norm_type=math.inf)))
+
+
+def has_non_finite_grad(parameters: Iterable[Parameter]) -> bool:
+    """Return whether any gradient holds an infinity or a NaN."""
+    return not all_finite(gradients_of(parameters))
+
+
+def amp_dtype(device: str) -> torch.dtype:
+    """Return the type to compute in by default: bfloat16 on the CPU, which is slow in float16, and float16 on CUDA."""
+    return torch.float16 if device == "cuda" else torch.bfloat16
+
+
+def _number(norm: Tensor) -> float:
+    # The norm of parts that are spread over the ranks: adding them up is a collective.
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
 def clip_global_l2_norm(parameters: Iterable[Parameter], max_norm: float) -> tuple[float, float]:
-    """Scale all gradients down together if their common L2 norm exceeds a limit.
+    """Scale all gradients down together if their common L2 norm, over all ranks' parts of them, exceeds a limit.
 
     Args:
         parameters: With unscaled gradients.
@@ -86,7 +109,7 @@ def clip_global_l2_norm(parameters: Iterable[Parameter], max_norm: float) -> tup
     parameters = list(parameters)
     norm = torch.nn.utils.get_total_norm(gradients_of(parameters))
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
-    before = float(norm)
+    before = _number(norm)
     return before, min(before, max_norm)
 
 
@@ -110,50 +133,104 @@ def take_step(
 
     Args:
         training: The job; model, optimizer, scheduler, scaler and `state.step` change, unless the batch is skipped.
-        tokens: This rank's sequences, (batch, time + 1) int64.
+        tokens: This rank's sequences, (batch, time + 1) int64; cut into `accumulate` micro-batches of equal size.
         noise_amplitude: Standard deviation of the noise on the embeddings.
         change_logits: Applied to the logits before the loss.
     """
     scaler, optimizer = training.scaler, training.optimizer
-    skips = "no-skip" not in training.config.defect
     learning_rate = float(optimizer.param_groups[0]["lr"])
     scale = None if scaler is None else scaler.get_scale()
     optimizer.zero_grad(set_to_none=True)
-    loss = _forward(training, tokens, noise_amplitude, change_logits)
-    own_loss = float(loss.detach())
-    global_loss = mean_over_ranks(loss)  # finite if and only if every rank's loss is: this is the agreement
-    outcome = StepOutcome("non_finite_loss", own_loss, global_loss, learning_rate, scale, math.nan)
-    if skips and not math.isfinite(global_loss):
+    buffers_before = [buffer.clone() for buffer in training.model.buffers()]
+    own_loss, global_loss = accumulate_gradients(training, tokens, noise_amplitude, change_logits)
+    if skips(training) and not math.isfinite(global_loss):
         back_off(scaler)
-        return outcome
-    (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+        restore_buffers(training, buffers_before)
+        return StepOutcome("non_finite_loss", own_loss, global_loss, learning_rate, scale, math.nan)
+    if "clip-scaled" in training.config.defect:
+        clip_global_l2_norm(trained_parameters(training), DEFAULT_MAX_NORM)
     if scaler is not None:
         scaler.unscale_(optimizer)
-    finite = all_finite(gradients_of(trained_parameters(training)))
-    reason = "non_finite_grad" if skips and any_rank(not finite, training.device) else None
+    bad = has_non_finite_grad(trained_parameters(training))
+    reason = "non_finite_grad" if skips(training) and any_rank(bad, training.device) else None
     norm = _update(training, reason is not None)
+    if reason is None:
+        broadcast_buffers(training.model)
+    else:
+        restore_buffers(training, buffers_before)
     return StepOutcome(reason, own_loss, global_loss, learning_rate, scale, norm)
 
 
+def restore_buffers(training: Training, before: list[Tensor]) -> None:
+    """Undo what the forward passes of a skipped batch have done to BatchNorm's statistics: one NaN there is for ever."""
+    for buffer, value in zip(training.model.buffers(), before, strict=True):
+        buffer.copy_(value)
+
+
+def skips(training: Training) -> bool:
+    """Return whether non-finite numbers are looked for; only a planted defect does not."""
+    return "no-skip" not in training.config.defect
+
+
+def accumulate_gradients(
+    training: Training, tokens: Tensor, noise_amplitude: float, change_logits: Callable[[Tensor], Tensor]
+) -> tuple[float, float]:
+    """Add up the gradients of all micro-batches, with one exchange between the ranks. Collective.
+
+    Returns:
+        This rank's loss and the mean over all ranks. If a loss is not finite on some rank, every rank stops there with
+        a non-finite mean, and the gradients mean nothing.
+    """
+    own_loss, global_loss = 0.0, 0.0
+    micro_batches = tokens.chunk(training.config.accumulate)
+    for number, micro_batch in enumerate(micro_batches):
+        last = number == len(micro_batches) - 1
+        with contextlib.nullcontext() if last else no_sync_context(training.wrapped):
+            loss = _forward(training, micro_batch, noise_amplitude, change_logits)
+            own_loss += float(loss.detach())
+            # Finite if and only if every rank's loss is: this is the agreement.
+            global_loss += mean_over_ranks(loss)
+            if not math.isfinite(global_loss) and skips(training):
+                break
+            _backward(training, loss)
+    else:
+        return own_loss, global_loss
+    if number and isinstance(training.wrapped, FSDPModule):
+        # What FSDP2 has added up so far waits inside it for the exchange; without one it would go into the next batch.
+        _backward(training, loss)
+        training.optimizer.zero_grad(set_to_none=True)
+    return own_loss, global_loss
+
+
+def _backward(training: Training, loss: Tensor) -> None:
+    (loss if training.scaler is None else training.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+
+
 def _forward(training: Training, tokens: Tensor, noise_amplitude: float, change_logits: Callable[[Tensor], Tensor]) -> Tensor:
+    """The loss of a micro-batch, divided by their number."""
     dtype = _DTYPES.get(training.config.precision)
     with torch.autocast(training.device.type, dtype=dtype, enabled=dtype is not None):
         logits = change_logits(training.wrapped(tokens[:, :-1], noise_amplitude))
+    targets = tokens[:, -logits.shape[1] :]
+    divisor = 1 if "loss-not-divided" in training.config.defect else training.config.accumulate
     # The loss in float32: a sum over many float16 values overflows early.
-    return cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+    return loss_scaled_for_accum(logits.float().flatten(0, 1), targets.flatten(), divisor, cross_entropy)
 
 
 def _update(training: Training, skip: bool) -> float:
-    scaler, optimizer = training.scaler, training.optimizer
-    norm, _ = clip_global_l2_norm(trained_parameters(training), DEFAULT_MAX_NORM)
+    scaler, optimizer, defects = training.scaler, training.optimizer, training.config.defect
+    max_norm = math.inf if "no-clip" in defects or "clip-scaled" in defects else DEFAULT_MAX_NORM
+    norm, _ = clip_global_l2_norm(trained_parameters(training), max_norm)
     if not skip:
-        if scaler is None or "no-skip" in training.config.defect:
+        if scaler is None or not skips(training):
             optimizer.step()
         else:
             scaler.step(optimizer)
         training.scheduler.step()
         training.state.step += 1
-    if scaler is not None:
-        # After a skip too: it halves the scale, on every rank alike, since DDP gave them all the same gradients.
+        if training.ema is not None:
+            training.ema.update()
+    if scaler is not None and not (skip and "no-scaler-update" in defects):
+        # After a skip too: it halves the scale, on every rank alike, since all have seen the same non-finite gradients.
         scaler.update()
     return norm

@@ -165,14 +165,40 @@ def write_payload(payload: Any, file: BinaryIO) -> tuple[int, str]:
     return hashed.size_bytes, hashed.sha256()
 
 
-def read_payload(path: Path) -> Any:
-    """Read what `atomic_save` wrote: first check every byte, then decode those very bytes.
+def read_payload(path: Path, *, mmap: bool = False) -> Any:
+    """Read what `atomic_save` wrote: first check every byte, then decode.
+
+    Args:
+        path: The file.
+        mmap: Check the file in one pass and map its tensors, instead of reading all of it into memory and decoding those
+            very bytes.
 
     Raises:
         CheckpointError: The file is missing, cut short, or altered; the text says what was expected and found.
         OSError: The file cannot be read.
     """
-    return decode_payload(read_bytes(path), path)
+    if not mmap:
+        return decode_payload(read_bytes(path), path)
+    try:
+        with path.open("rb") as file:
+            size_bytes = max(0, file.seek(0, os.SEEK_END) - _FOOTER_SIZE_BYTES)
+            file.seek(0)
+            digest = _digest_of(file, size_bytes)
+            check_footer(file.read(), size_bytes, digest, path)
+    except FileNotFoundError:
+        raise mismatch("file missing", path, "a file", "none") from None
+    return load_trusted_shape(path, path, mmap=True)
+
+
+def _digest_of(file: BinaryIO, size_bytes: int) -> str:
+    digest = hashlib.sha256()
+    while size_bytes:
+        piece = file.read(min(size_bytes, 1 << 20))
+        if not piece:
+            break
+        digest.update(piece)
+        size_bytes -= len(piece)
+    return digest.hexdigest()
 
 
 def read_bytes(path: Path) -> bytes:
@@ -190,26 +216,36 @@ def read_bytes(path: Path) -> bytes:
 def decode_payload(data: bytes, path: Path) -> Any:
     """Check footer and checksum of a file's content and decode it; see `read_payload`."""
     body, footer = data[:-_FOOTER_SIZE_BYTES], data[-_FOOTER_SIZE_BYTES:]
+    check_footer(footer, len(body), hashlib.sha256(body).hexdigest(), path)
+    return load_trusted_shape(io.BytesIO(data), path)
+
+
+def check_footer(footer: bytes, size_bytes: int, sha256: str, path: Path) -> None:
+    """Raise `CheckpointError` unless the line at the end of a file fits what stands before it.
+
+    Args:
+        footer: The last bytes of the file.
+        size_bytes: Size of all before them.
+        sha256: Checksum of all before them, hex.
+        path: The file, for the text.
+    """
     parsed = _FOOTER.fullmatch(footer)
     if parsed is None:
-        found = f"{len(data)} bytes without one"
+        found = f"{size_bytes + len(footer)} bytes without one"
         raise mismatch("checksum line missing (truncated or not a checkpoint)", path, "a line at the end", found)
-    size_bytes, sha256 = int(parsed[1]), parsed[2].decode()
-    if size_bytes != len(body):
-        raise mismatch("size mismatch", path, f"{size_bytes} bytes", f"{len(body)} bytes")
-    found_sha256 = hashlib.sha256(body).hexdigest()
-    if found_sha256 != sha256:
-        raise mismatch("sha256 mismatch", path, sha256, found_sha256)
-    return load_trusted_shape(data, path)
+    if int(parsed[1]) != size_bytes:
+        raise mismatch("size mismatch", path, f"{int(parsed[1])} bytes", f"{size_bytes} bytes")
+    if parsed[2].decode() != sha256:
+        raise mismatch("sha256 mismatch", path, parsed[2].decode(), sha256)
 
 
-def load_trusted_shape(data: bytes, path: Path) -> Any:
-    """Decode bytes with `torch.load(weights_only=True)`: plain types and tensors, never code.
+def load_trusted_shape(source: BinaryIO | Path, path: Path, *, mmap: bool = False) -> Any:
+    """Decode with `torch.load(weights_only=True)`: plain types and tensors, never code.
 
     Raises:
-        CheckpointError: The bytes are no such payload.
+        CheckpointError: It is no such payload.
     """
     try:
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        return torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:
         raise CheckpointError(f"cannot decode: {path}: expected a torch.save archive, found {error}") from error

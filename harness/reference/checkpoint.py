@@ -13,15 +13,18 @@ What is decided here, in words:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.reference.comm import rank0_decides
 from harness.reference.errors import CheckpointError, RefusalError
 from harness.reference.formats import CheckpointFormat, CheckpointHeader
-from harness.reference.hooks import SkippedCheckpoint
+from harness.reference.hooks import SkippedCheckpoint, TrainingHooks
 from harness.reference.rotation import remove_checkpoint, remove_leftovers, rotate_checkpoints
 from harness.reference.state import Training
+
+Print = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,14 @@ def find_newest_valid(checkpoint_format: CheckpointFormat, parent: Path) -> Scan
     return ScanResult(None, None, ())
 
 
+@dataclass(frozen=True)
+class _Saving:
+    """A save that has begun and whose outcome is not known yet."""
+
+    step: int
+    path: Path
+
+
 class CheckpointStore:
     """The checkpoint directory of a running job.
 
@@ -84,6 +95,7 @@ class CheckpointStore:
         self._parent = parent
         self._keep_last = keep_last
         self._corrupt: set[Path] = set()
+        self._saving: _Saving | None = None
 
     def resume(self, training: Training) -> Resumption:
         """Restore the job from the newest valid checkpoint, or leave it as it is if there is none. Collective.
@@ -102,26 +114,77 @@ class CheckpointStore:
         rank0_decides(lambda: remove_leftovers(self._parent))
         return Resumption(scan, warning)
 
-    def name_for(self, batch: int) -> str:
-        """Return the path, relative to the directory, of the checkpoint of this batch."""
-        return self._format.path_for(self._parent, batch).name
+    def save(self, training: Training, hooks: TrainingHooks, say: Print) -> None:
+        """Save the job and rotate, or follow `--on-save-error`. Collective.
 
-    def save(self, training: Training) -> None:
-        """Save the job; durable and committed when it returns. Collective.
+        An asynchronous save goes on in the background; `poll` and `finish` see to its end. The next save waits for it.
 
         Raises:
-            CheckpointError: On every rank, if it failed on any. What was saved before is untouched.
+            CheckpointError: On every rank, if it failed on any and the job is to fail then. What was saved before is
+                untouched.
         """
+        self.finish(training, hooks, say)
         path = self._format.path_for(self._parent, training.state.batch)
-        if path in self._corrupt and training.config.format != "single":
-            rank0_decides(lambda: remove_checkpoint(path))
-        self._format.save(training, path)
-        self._corrupt.discard(path)
+        self._saving = _Saving(training.state.step, path)
+        hooks.state("save", training)
+        hooks.save_begin(training.state.step, path.name)
+        try:
+            if path in self._corrupt and training.config.format != "single":
+                rank0_decides(lambda: remove_checkpoint(path))
+            committed = self._format.save(training, path)
+        except CheckpointError as error:
+            self._failed(training, error, hooks, say)
+            return
+        if committed:
+            self._committed(training, hooks, say)
 
-    def rotate(self) -> None:
-        """Remove old checkpoints, after a commit. Collective.
+    def poll(self, training: Training, hooks: TrainingHooks, say: Print) -> None:
+        """Commit a save that has been going on in the background, if every rank is through. Collective; never waits.
 
         Raises:
-            CheckpointError: Something could not be removed.
+            CheckpointError: As for `save`.
         """
-        rank0_decides(lambda: rotate_checkpoints(self._parent, self._keep_last, self._corrupt))
+        self._end_saving(training, hooks, say, wait=False)
+
+    def finish(self, training: Training, hooks: TrainingHooks, say: Print) -> None:
+        """Wait for a save that is going on in the background, and commit it. Collective.
+
+        Raises:
+            CheckpointError: As for `save`.
+        """
+        self._end_saving(training, hooks, say, wait=True)
+
+    def _end_saving(self, training: Training, hooks: TrainingHooks, say: Print, *, wait: bool) -> None:
+        if self._saving is None:
+            return
+        try:
+            done = self._format.finish(wait)
+        except CheckpointError as error:
+            self._failed(training, error, hooks, say)
+            return
+        if done:
+            self._committed(training, hooks, say)
+
+    def _committed(self, training: Training, hooks: TrainingHooks, say: Print) -> None:
+        assert self._saving is not None
+        self._corrupt.discard(self._saving.path)
+        hooks.save_end(self._saving.step, self._saving.path.name)
+        self._saving = None
+        if "no-rotation" in training.config.defect:
+            return
+        try:
+            rank0_decides(lambda: rotate_checkpoints(self._parent, self._keep_last, self._corrupt))
+        except CheckpointError as error:
+            _fail_or_go_on(training, error, say)
+
+    def _failed(self, training: Training, error: CheckpointError, hooks: TrainingHooks, say: Print) -> None:
+        assert self._saving is not None
+        hooks.save_failed(self._saving.step, self._saving.path.name, str(error))
+        self._saving = None
+        _fail_or_go_on(training, error, say)
+
+
+def _fail_or_go_on(training: Training, error: CheckpointError, say: Print) -> None:
+    if training.config.on_save_error == "fail":
+        raise error
+    say(f"warning: {error}; training goes on, the next save is due after {training.config.save_every} batches")

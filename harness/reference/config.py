@@ -11,7 +11,10 @@ from typing import Any
 
 from harness.reference.defects import check_defects
 from harness.reference.formats import FORMAT_MODULES
+from harness.reference.recompute import MODES
 from harness.reference.world import World
+
+PARALLELISMS = ("ddp", "zero1", "fsdp2")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,14 @@ class TrainConfig:
     init_method: str = "env://"
     model: str = "gpt"
     width: int = 32
+    parallelism: str = "ddp"
+    sampler: str = "distributed"
+    workers: int = 0
+    accumulate: int = 1
+    recompute: str = "none"
+    ema: float = 0.0
+    noise: float = 0.1
+    on_loss_jump: str = "ignore"
     defect: tuple[str, ...] = field(default=())
 
 
@@ -69,8 +80,16 @@ _OPTIONS = (
     _Option("collective-timeout-s", float, "seconds after which a collective gives up on its peers", minimum=0.1),
     _Option("device", str, "where to train", choices=("cpu", "cuda")),
     _Option("init-method", str, "how ranks find each other: env:// or file:///path"),
-    _Option("model", str, "what to train", choices=("gpt",)),
+    _Option("model", str, "what to train", choices=("gpt", "mlp")),
     _Option("width", int, "width of the model, a multiple of 4", minimum=4),
+    _Option("parallelism", str, "how the job is spread over the ranks", choices=PARALLELISMS),
+    _Option("sampler", str, "where the data order comes from", choices=("distributed", "random")),
+    _Option("workers", int, "processes that load data, per rank", minimum=0, maximum=16),
+    _Option("accumulate", int, "micro-batches in a batch", minimum=1),
+    _Option("recompute", str, "which activations are computed again in the backward pass", choices=MODES),
+    _Option("ema", float, "decay of the average of the weights, 0 for none", minimum=0.0, maximum=0.9999),
+    _Option("noise", float, "largest standard deviation of the noise on the embeddings", minimum=0.0),
+    _Option("on-loss-jump", str, "what a loss of more than twice the usual one does", choices=("ignore", "rollback")),
 )
 
 
@@ -118,6 +137,8 @@ def parse_config(arguments: Sequence[str]) -> TrainConfig:
     problems += check_defects(values["defect"], str(values.get("format", "single")))
     if isinstance(values.get("width"), int) and values["width"] % 4:
         problems.append(f"--width must be a multiple of 4 (attention heads), found {values['width']}")
+    if values.get("model") == "mlp" and values.get("recompute", "none") != "none":
+        problems.append(f"--recompute {values['recompute']} needs --model gpt: the MLP has no layers to compute again")
     if problems:
         raise ValueError("; ".join(problems))
     return TrainConfig(**values)
@@ -143,8 +164,10 @@ def check_world(config: TrainConfig, world: World) -> None:
         ValueError: The global batch cannot be shared out evenly. Uneven shares would make the mean of the ranks' mean
             losses differ from the mean over the samples, so the job would change with the number of ranks.
     """
-    if config.global_batch % world.world_size:
+    if config.global_batch % (world.world_size * config.accumulate):
+        micro = "" if config.accumulate == 1 else f" in {config.accumulate} micro-batches"
+        divisor = "the world size" if config.accumulate == 1 else "world size times --accumulate"
         raise ValueError(
-            f"--global-batch {config.global_batch} cannot be shared by {world.world_size} ranks: "
-            f"expected a multiple of the world size, remainder {config.global_batch % world.world_size}"
+            f"--global-batch {config.global_batch} cannot be shared by {world.world_size} ranks{micro}: expected a multiple of "
+            f"{divisor}, remainder {config.global_batch % (world.world_size * config.accumulate)}"
         )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterable, Iterator
-from typing import cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, RandomSampler, Sampler
 
 from harness.reference.world import World
+
+if TYPE_CHECKING:
+    from harness.reference.config import TrainConfig
 
 VOCABULARY = 32
 SEQUENCE_LENGTH = 8
@@ -55,34 +59,70 @@ class ResumableBatchSampler(BatchSampler):
         return batches
 
 
-class EpochLoader:
-    """The batches of this rank, epoch by epoch.
+class OwnSamples(Sampler[int]):
+    """Every world_size-th sample of a common order, from this rank's number on: how `DistributedSampler` deals out."""
 
-    The order is a function of seed and epoch only. `DistributedSampler` deals it out round robin, so batch b holds the
-    same samples on any number of ranks, and rank r holds rows r, r + world_size, … of it.
+    def __init__(self, order: Sampler[int], world: World) -> None:
+        self._order = order
+        self._world = world
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.islice(iter(self._order), self._world.rank, None, self._world.world_size)
+
+
+class EpochLoader:
+    """The batches of this rank, epoch by epoch, in an order that does not depend on the number of ranks.
+
+    Batch b holds the same samples on any number of ranks; rank r holds rows r, r + world_size, … of it. Two ways to
+    know the order again after a restart:
+
+    - `distributed`: `DistributedSampler`, whose order is a function of seed and epoch (`set_epoch`).
+    - `random`: `RandomSampler`, whose order depends on its generator at the start of the epoch. That state must be in
+      the checkpoint: in mid-epoch the generator has moved on, and restoring what it is *then* gives another order.
 
     Args:
-        dataset: All samples; the size must be a multiple of `global_batch`, so that no rank is padded.
-        global_batch: Samples per batch over all ranks, a multiple of the world size.
-        seed: Of the order.
+        dataset: All samples; the size must be a multiple of the global batch, so that no rank is padded.
+        config: `global_batch` (samples per batch over all ranks), `seed`, `sampler`, `workers`.
         world: This rank's place.
     """
 
-    def __init__(self, dataset: SuccessorDataset, global_batch: int, seed: int, world: World) -> None:
-        self.seed = seed
-        self._sampler: DistributedSampler[tuple[int, Tensor]] = DistributedSampler(
-            dataset, world.world_size, world.rank, shuffle=True, seed=seed, drop_last=True
-        )
-        self._batches = ResumableBatchSampler(
-            cast("Iterable[int]", self._sampler), global_batch // world.world_size, drop_last=True
-        )
+    def __init__(self, dataset: SuccessorDataset, config: TrainConfig, world: World) -> None:
+        self._order = torch.Generator().manual_seed(config.seed)  # the same on every rank
+        self._distributed: DistributedSampler[tuple[int, Tensor]] | None = None
+        if config.sampler == "distributed":
+            sampler: Sampler[int] = DistributedSampler(
+                dataset, world.world_size, world.rank, shuffle=True, seed=config.seed, drop_last=True
+            )
+            self._distributed = cast("DistributedSampler[tuple[int, Tensor]]", sampler)
+        else:
+            sampler = OwnSamples(RandomSampler(dataset, generator=self._order), world)
+        self._batches = ResumableBatchSampler(sampler, config.global_batch // world.world_size, drop_last=True)
         # An iterator over a DataLoader draws its workers' base seed. Without a generator of its own it would draw from
         # the global one, once more in a resumed run than in the uninterrupted one.
-        self._loader = DataLoader(dataset, batch_sampler=self._batches, generator=torch.Generator())
+        self._loader = DataLoader(
+            dataset,
+            batch_sampler=self._batches,
+            generator=torch.Generator(),
+            num_workers=config.workers,
+            multiprocessing_context="fork" if config.workers else None,
+        )
 
-    def epoch(self, epoch: int, num_skipped: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (indices (batch,), tokens (batch, time + 1)) from batch `num_skipped` of the epoch on."""
-        self._sampler.set_epoch(epoch)
+    def order_state(self) -> Tensor | None:
+        """Return what decides the order of the next epoch, beside seed and epoch; None if nothing does."""
+        return None if self._distributed is not None else self._order.get_state()
+
+    def epoch(self, epoch: int, num_skipped: int, order: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (indices (batch,), tokens (batch, time + 1)) from batch `num_skipped` of the epoch on.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            num_skipped: Batches already taken; their samples are never loaded.
+            order: What `order_state` returned before the epoch began.
+        """
+        if self._distributed is not None:
+            self._distributed.set_epoch(epoch)
+        elif order is not None:
+            self._order.set_state(order.cpu())
         self._batches.num_skipped = num_skipped
         return iter(self._loader)
 

@@ -17,7 +17,7 @@ import contextlib
 import copy
 import hashlib
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,19 +26,29 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_model_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
 from harness.reference.atomic import fsync_directory
 from harness.reference.comm import raise_together
 from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch, one_line
-from harness.reference.formats import CheckpointHeader, checkpoint_name
-from harness.reference.manifest import ShardRecord, find_directories, save_directory, verify_directory
-from harness.reference.rng import capture_rng_state, pack, unpack
-from harness.reference.state import Training, apply_rng_states, apply_small_state, small_state
+from harness.reference.formats import CheckpointHeader, SynchronousFormat, checkpoint_name
+from harness.reference.manifest import ShardRecord, find_directories, header_of, save_directory, verify_directory
+from harness.reference.payload import settle
+from harness.reference.rng import pack, unpack
+from harness.reference.state import Training, apply_rng_states, apply_small_state, capture_rank_rng, small_state
+from harness.reference.tensors import group_options
+from harness.reference.zero1 import ShardedAdamW
 
 METADATA_NAME = ".metadata"
 
@@ -49,10 +59,44 @@ def rank_of_file(name: str) -> str:
 
 
 def build_tensors(training: Training) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the live tensors of model and optimizer by name, and the optimizer's options."""
+    """Return the live tensors of model, optimizer and average by name, and the optimizer's options.
+
+    Of FSDP2 they are `DTensor`s, by which DCP knows the whole and this rank's part.
+    """
+    average = {} if training.ema is None else {"ema": training.ema.tensors}
+    if isinstance(training.optimizer, ShardedAdamW):
+        # Its shares cross the borders of parameters, so they go in as what they are: parts of two flat vectors.
+        flat = sharded_vectors(training.optimizer, training.world.world_size, training.device)
+        groups = group_options(training.model, training.optimizer)
+        return {"model": get_model_state_dict(training.model), "optimizer": {"zero1": flat}, **average}, groups
     model, optimizer = get_state_dict(training.model, training.optimizer)
     groups = cast("list[dict[str, Any]]", optimizer["param_groups"])
-    return {"model": model, "optimizer": optimizer["state"]}, groups
+    return {"model": model, "optimizer": optimizer["state"], **average}, groups
+
+
+def sharded_vectors(optimizer: ShardedAdamW, world_size: int, device: torch.device) -> dict[str, Tensor]:
+    """Return ZeRO-1's live state as vectors over all parameters, split over the ranks."""
+    vectors, numel = optimizer.vectors()
+    if world_size == 1:
+        return {**vectors, "step": optimizer.step_count}
+    mesh = init_device_mesh(device.type, (world_size,))
+    shape = torch.Size((numel,))
+    split: dict[str, Tensor] = {
+        key: DTensor.from_local(local, mesh, [Shard(0)], run_check=False, shape=shape, stride=(1,))
+        for key, local in vectors.items()
+    }
+    return {**split, "step": optimizer.step_count}
+
+
+def build_state(training: Training) -> dict[str, Any]:
+    """Return everything that DCP is to save: tensors only (see the module)."""
+    tensors, groups = build_tensors(training)
+    return {
+        **tensors,
+        "small": pack({**small_state(training), "param_groups": groups}),
+        # A key per rank: equal keys would be taken for copies of one value, and one of them kept.
+        f"rng_rank{training.world.rank}": pack(capture_rank_rng(training)),
+    }
 
 
 def write_files(training: Training, path: Path) -> list[ShardRecord]:
@@ -61,26 +105,31 @@ def write_files(training: Training, path: Path) -> list[ShardRecord]:
     Raises:
         CheckpointError: DCP failed on some rank; the text names rank and system error.
     """
-    tensors, groups = build_tensors(training)
-    state = {
-        **tensors,
-        "small": pack({**small_state(training), "param_groups": groups}),
-        # A key per rank: equal keys would be taken for copies of one value, and one of them kept.
-        f"rng_rank{training.world.rank}": pack(capture_rng_state()),
-    }
+    writer = FileSystemWriter(path, thread_count=1)
     try:
-        writer = FileSystemWriter(path, thread_count=1)
         with quiet_without_group():
-            save(state, storage_writer=writer, no_dist=not dist.is_initialized())
+            save(build_state(training), storage_writer=writer, no_dist=not dist.is_initialized())
     except CheckpointException as error:  # derives from BaseException: `except Exception` would let it pass
-        # Every rank is given every rank's failure. Each reports its own, and the others wait for it in the exchange.
-        if error.failures and training.world.rank not in error.failures:
-            return []
-        raise CheckpointError(f"{path / f'__{training.world.rank}_0.distcp'}: {word_failure(error)}") from error
+        return report_failure(error, training.world.rank, path)
+    return list_files(training.world.rank, path)
+
+
+def report_failure(error: CheckpointException, rank: int, path: Path) -> list[ShardRecord]:
+    """Raise `CheckpointError` on a rank that has failed; return no records on the others.
+
+    Every rank is given every rank's failure. Each reports its own, and the others wait for it in the exchange.
+    """
+    if error.failures and rank not in error.failures:
+        return []
+    raise CheckpointError(f"{path / f'__{rank}_0.distcp'}: {word_failure(error)}") from error
+
+
+def list_files(rank: int, path: Path) -> list[ShardRecord]:
+    """Make the names of this rank's files durable, and hash the files."""
     # DCP syncs its files, not their names. Those must be durable before the manifest that lists them has one.
     fsync_directory(path)
-    own = sorted(path.glob(f"__{training.world.rank}_*.distcp"))
-    if training.world.rank == 0:
+    own = sorted(path.glob(f"__{rank}_*.distcp"))
+    if rank == 0:
         own.append(path / METADATA_NAME)
     return [record_of(file) for file in own]
 
@@ -110,10 +159,10 @@ def word_failure(error: CheckpointException) -> str:
     return "; ".join(causes) or one_line(error)
 
 
-class DcpFormat:
+class DcpFormat(SynchronousFormat):
     """See the module; `omitted` are the parts that a planted defect does not restore."""
 
-    def __init__(self, omitted: Collection[str]) -> None:
+    def __init__(self, omitted: frozenset[str]) -> None:
         self._omitted = omitted
 
     def path_for(self, parent: Path, batch: int) -> Path:
@@ -132,9 +181,10 @@ class DcpFormat:
             raise mismatch("shard file missing", path / "manifest.json", METADATA_NAME, ", ".join(sorted(names)))
         return header
 
-    def save(self, training: Training, path: Path) -> None:
+    def save(self, training: Training, path: Path) -> bool:
         """Let DCP write, then commit together."""
-        save_directory(training, path, lambda: write_files(training, path))
+        save_directory(header_of(training), path, lambda: write_files(training, path))
+        return True
 
     def load(self, training: Training, path: Path) -> str | None:
         """Restore this rank, whatever the number of ranks that saved."""
@@ -153,19 +203,22 @@ class DcpFormat:
         reader = FileSystemReader(path)
         found = reader.read_metadata().state_dict_metadata
         tensors, _ = build_tensors(training)
-        if "optimizer" in self._omitted:
-            tensors["optimizer"] = copy.deepcopy(tensors["optimizer"])  # so that the live moments are not loaded into
+        for part in self._omitted & tensors.keys():
+            tensors[part] = copy.deepcopy(tensors[part])  # so that the live tensors are not loaded into
         packed = {key: _empty(found, key, path) for key in found if key == "small" or key.startswith("rng_rank")}
         # In place, into the live tensors of model and optimizer and into the empty ones for what is packed.
         with quiet_without_group():
             load({**tensors, **packed}, storage_reader=reader, no_dist=not dist.is_initialized())
         small = unpack(packed.pop("small"))
-        self._apply_tensors(training, tensors, small["param_groups"])
+        self._apply_tensors(training, tensors, small["param_groups"], path)
         apply_small_state(training, small, path, self._omitted)
         states = [unpack(packed[f"rng_rank{rank}"]) for rank in range(small["world_size"])]
         return apply_rng_states(training, states, self._omitted)
 
-    def _apply_tensors(self, training: Training, tensors: dict[str, Any], groups: list[dict[str, Any]]) -> None:
+    def _apply_tensors(self, training: Training, tensors: dict[str, Any], groups: list[dict[str, Any]], path: Path) -> None:
+        if isinstance(training.optimizer, ShardedAdamW):
+            settle(training, groups, path, self._omitted)
+            return
         set_model_state_dict(training.model, tensors["model"])
         if "optimizer" not in self._omitted:
             state = {"state": tensors["optimizer"], "param_groups": groups}

@@ -17,6 +17,8 @@ FORMAT_MODULES = {
     "single": "harness.reference.single",
     "sharded": "harness.reference.sharded",
     "dcp": "harness.reference.dcp",
+    "dcp-async": "harness.reference.dcp_async",
+    "safetensors": "harness.reference.safetensors_format",
 }
 NUMBERED_NAME = re.compile(r"step-(\d{8,})(?:\.pt)?")
 
@@ -48,11 +50,33 @@ class CheckpointFormat(Protocol):
     def verify(self, path: Path) -> CheckpointHeader:
         """Read everything and compare it with its checksums; `CheckpointError` if anything is amiss. One rank."""
 
-    def save(self, training: Training, path: Path) -> None:
-        """Save; when it returns, the checkpoint is durable and committed. Collective; `CheckpointError`."""
+    def save(self, training: Training, path: Path) -> bool:
+        """Save; collective; `CheckpointError`.
+
+        Returns:
+            True if the checkpoint is durable and committed; False if it is still being written (`finish`).
+        """
+
+    def finish(self, wait: bool) -> bool:
+        """Commit a save that was still being written; collective; `CheckpointError` if that save has failed.
+
+        Args:
+            wait: Whether to wait for it.
+
+        Returns:
+            Whether nothing is being written any more.
+        """
 
     def load(self, training: Training, path: Path) -> str | None:
         """Restore everything from a verified checkpoint; returns a warning or None. Collective; `CheckpointError`."""
+
+
+class SynchronousFormat:
+    """What all formats have in common whose saves are committed when they return."""
+
+    def finish(self, wait: bool) -> bool:  # noqa: ARG002
+        """Nothing is ever left to do."""
+        return True
 
 
 def load_format(config: TrainConfig) -> CheckpointFormat:

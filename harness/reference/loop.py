@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import AdamW
 
 from harness.reference.amp import all_finite, build_scaler, take_step, trained_parameters
 from harness.reference.checkpoint import CheckpointStore
 from harness.reference.config import TrainConfig
 from harness.reference.data import EpochLoader, SuccessorDataset, shift_tokens
-from harness.reference.ddp import wrap_model
-from harness.reference.errors import CheckpointError
+from harness.reference.ema import WeightAverage
 from harness.reference.formats import load_format
 from harness.reference.hooks import BatchReport, TrainingHooks
 from harness.reference.model import build_model
-from harness.reference.rng import RowDraws, seed_everything
+from harness.reference.parallel import build_optimizer, wrap_model
+from harness.reference.rng import RowDraws, derive_seed, seed_everything
 from harness.reference.schedule import build_scheduler
-from harness.reference.state import Training, TrainState, create_optimizer_state
+from harness.reference.state import Training, TrainState
 from harness.reference.world import World
+from harness.reference.zero1 import ShardedAdamW
 
-MAX_NOISE = 0.1
+JUMP_FACTOR = 2.0
+JUMP_WINDOW = 4
 Print = Callable[[str], None]
 
 
@@ -44,10 +46,14 @@ def run_job(config: TrainConfig, world: World, hooks: TrainingHooks, say: Print)
         CheckpointError: A save failed, and the job is to fail then.
     """
     training = build_training(config, world)
+    if isinstance(training.optimizer, ShardedAdamW):
+        say(f"optimizer state: {training.optimizer.memory_bytes()} bytes per rank, 12 P / N")
     store = CheckpointStore(load_format(config), config.out, config.keep_last)
     resume(training, store, hooks, say)
     train_batches(training, store, hooks, say)
     hooks.state("end", training)
+    if (alert := training.state.amp.alert()) is not None:
+        say(f"warning: {alert}")
     return training.state
 
 
@@ -55,22 +61,26 @@ def build_training(config: TrainConfig, world: World) -> Training:
     """Make model, optimizer, schedule and scaler, and seed this rank's generators."""
     device = torch.device(f"cuda:{world.local_rank}" if config.device == "cuda" else "cpu")
     seed_everything(config.seed)  # the same weights on every rank
-    draws = RowDraws(world.rank, world.world_size, config.rng_scope == "global")
-    model = build_model(config.model, config.width, config.dropout, draws).to(device)
-    optimizer = AdamW(model.parameters(), lr=config.learning_rate, fused=True)
-    create_optimizer_state(optimizer)
+    own_seed = config.seed + (world.rank if config.rng_scope == "rank" else 0)
+    noise = torch.Generator().manual_seed(derive_seed(own_seed, 1))
+    draws = RowDraws(world.rank, world.world_size, config.rng_scope == "global", noise)
+    model = build_model(config.model, config.width, config.dropout, draws, config.recompute).to(device)
+    wrapped = wrap_model(model, config.parallelism, world, device)
+    optimizer = build_optimizer(model, config.parallelism, world, config.learning_rate)
     training = Training(
         config,
         world,
         model,
-        wrap_model(model, world.world_size),
+        wrapped,
         optimizer,
         build_scheduler(optimizer, config.warmup, config.steps),
         build_scaler(config.precision, device.type),
         TrainState(),
         device,
+        noise,
+        WeightAverage(model, config.ema) if config.ema else None,
     )
-    seed_everything(config.seed + (world.rank if config.rng_scope == "rank" else 0))
+    seed_everything(own_seed)
     return training
 
 
@@ -101,16 +111,55 @@ def train_batches(training: Training, store: CheckpointStore, hooks: TrainingHoo
     """
     config, state = training.config, training.state
     dataset = SuccessorDataset(config.batches_per_epoch * config.global_batch, config.seed)
-    loader = EpochLoader(dataset, config.global_batch, config.seed, training.world)
+    loader = EpochLoader(dataset, config, training.world)
     while state.batch < config.steps:
-        for indices, tokens in loader.epoch(state.epoch, state.batch_in_epoch):
+        if state.epoch_order is None:
+            state.epoch_order = loader.order_state()
+        for indices, tokens in loader.epoch(state.epoch, state.batch_in_epoch, state.epoch_order):
             report = train_batch(training, hooks, indices, tokens)
+            if state.batch_in_epoch == 0:
+                state.epoch_order = loader.order_state()  # of the epoch that begins now
             hooks.batch(report)
             say(format_line(report))
+            store.poll(training, hooks, say)
             if state.batch % config.save_every == 0 or state.batch == config.steps:
-                save(training, store, hooks, say)
+                store.save(training, hooks, say)
+            if config.on_loss_jump == "rollback" and loss_jumped(state.loss_history):
+                roll_back(training, store, hooks, say)
             if state.batch == config.steps:
                 break
+    store.finish(training, hooks, say)
+
+
+def loss_jumped(history: Sequence[float], factor: float = JUMP_FACTOR, window: int = JUMP_WINDOW) -> bool:
+    """Return whether the last loss is more than `factor` times the median of those before it.
+
+    Args:
+        history: Global mean losses, oldest first.
+        factor: How much is a jump.
+        window: How many losses before the last one are looked at; with fewer there is no telling.
+
+    Raises:
+        ValueError: `factor` is not above 1, or `window` is less than 1.
+    """
+    if not factor > 1.0 or window < 1:
+        raise ValueError(f"factor must be above 1 and window at least 1, found {factor} and {window}")
+    before = list(history[-window - 1 : -1])
+    return len(before) == window and history[-1] > factor * statistics.median(before)
+
+
+def roll_back(training: Training, store: CheckpointStore, hooks: TrainingHooks, say: Print) -> None:
+    """Take the weights and the optimizer back to the newest checkpoint, and go on with the data after the jump.
+
+    The batches since that checkpoint are left out: with the same weights and the same batches the loss would jump again.
+    """
+    state = training.state
+    position = (state.batch, state.epoch, state.batch_in_epoch, state.epoch_order)
+    store.finish(training, hooks, say)
+    resumption = store.resume(training)
+    state.batch, state.epoch, state.batch_in_epoch, state.epoch_order = position
+    state.loss_history.clear()  # the jump must not be seen again
+    say(f"loss jumped at batch {state.batch}: weights of {resumption.scan.path}, its later batches left out")
 
 
 def train_batch(training: Training, hooks: TrainingHooks, indices: Tensor, tokens: Tensor) -> BatchReport:
@@ -123,7 +172,7 @@ def train_batch(training: Training, hooks: TrainingHooks, indices: Tensor, token
         tokens: Their sequences, (batch, time + 1).
     """
     state, number = training.state, training.state.batch + 1
-    noise_amplitude = float(np.random.uniform(0.0, MAX_NOISE))
+    noise_amplitude = float(np.random.uniform(0.0, training.config.noise))
     tokens = shift_tokens(tokens).to(training.device)
     outcome = take_step(training, tokens, noise_amplitude, lambda logits: hooks.logits(logits, number))
     state.batch = number
@@ -131,6 +180,7 @@ def train_batch(training: Training, hooks: TrainingHooks, indices: Tensor, token
     if state.batch_in_epoch == training.config.batches_per_epoch:
         state.epoch, state.batch_in_epoch = state.epoch + 1, 0
     state.loss_history.append(outcome.global_loss)
+    state.amp.record(outcome.reason is not None)
     return BatchReport(
         batch=number,
         step=state.step,
@@ -145,34 +195,6 @@ def train_batch(training: Training, hooks: TrainingHooks, indices: Tensor, token
         samples=indices.tolist(),
         parameters_finite=all_finite([parameter.detach() for parameter in trained_parameters(training)]),
     )
-
-
-def save(training: Training, store: CheckpointStore, hooks: TrainingHooks, say: Print) -> None:
-    """Save the job and rotate, or follow `--on-save-error`.
-
-    Raises:
-        CheckpointError: The save or the rotation failed, and the job is to fail then.
-    """
-    step, name = training.state.step, store.name_for(training.state.batch)
-    hooks.state("save", training)
-    hooks.save_begin(step, name)
-    try:
-        store.save(training)
-    except CheckpointError as error:
-        hooks.save_failed(step, name, str(error))
-        _fail_or_go_on(training, error, say)
-        return
-    hooks.save_end(step, name)
-    try:
-        store.rotate()
-    except CheckpointError as error:
-        _fail_or_go_on(training, error, say)
-
-
-def _fail_or_go_on(training: Training, error: CheckpointError, say: Print) -> None:
-    if training.config.on_save_error == "fail":
-        raise error
-    say(f"warning: {error}; training goes on, the next save is due after {training.config.save_every} batches")
 
 
 def format_line(report: BatchReport) -> str:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class ShardRecord:
         name: File name inside the directory.
         size: Bytes.
         sha256: Of the whole file, hex.
-        offset: First element of the flat state that the file holds, or None if it holds no slice of one.
+        offset: Place of its first element when all shards are laid end to end, or None if it holds no elements.
         numel: Number of elements, or None.
     """
 
@@ -193,11 +193,11 @@ def prepare_directory(path: Path) -> None:
     path.mkdir()  # its own name is made durable by the commit
 
 
-def save_directory(training: Training, path: Path, write_files: Callable[[], Sequence[ShardRecord]]) -> None:
+def save_directory(header: CheckpointHeader, path: Path, write_files: Callable[[], Sequence[ShardRecord]]) -> None:
     """Save a checkpoint directory: every rank writes its files, then rank 0 commits. Collective.
 
     Args:
-        training: The job, for the counters in the manifest.
+        header: What the manifest is to say of the job.
         path: The directory, not committed yet.
         write_files: Writes this rank's files durably and returns their records.
 
@@ -205,20 +205,33 @@ def save_directory(training: Training, path: Path, write_files: Callable[[], Seq
         CheckpointError: On every rank, if any of them failed; the directory is gone again.
     """
     rank0_decides(lambda: prepare_directory(path))
+    commit_directory(header, path, write_files)
+
+
+def commit_directory(header: CheckpointHeader, path: Path, write_files: Callable[[], Sequence[ShardRecord]]) -> None:
+    """The second half of `save_directory`, in a directory that has been prepared. Collective."""
     try:
         shards = exchange_records(path, write_files)
         # Only now is every file on every rank known to be durable, so only now may the commit be made. Waiting for
         # its outcome is what lets no rank return from a save, and perhaps delete older ones, before there is one.
-        rank0_decides(lambda: write_manifest(path, make_manifest(training, shards)))
+        rank0_decides(lambda: write_manifest(path, make_manifest(header, shards)))
     except CheckpointError:
         rank0_decides(lambda: _discard(path))
         raise
 
 
-def make_manifest(training: Training, shards: Sequence[ShardRecord]) -> Manifest:
-    """Return the manifest of a checkpoint of the job's present state."""
-    state = training.state
-    return Manifest(CHECKPOINT_SCHEMA, training.world.world_size, state.step, state.batch, tuple(shards))
+def header_of(training: Training) -> CheckpointHeader:
+    """Return what a checkpoint of the job's present state says of it."""
+    return CheckpointHeader(training.state.batch, training.state.step, training.world.world_size)
+
+
+def make_manifest(header: CheckpointHeader, shards: Sequence[ShardRecord]) -> Manifest:
+    """Return the manifest of a checkpoint; shards that say how many elements they hold get their offset here."""
+    placed, end = [], 0
+    for shard in shards:
+        placed.append(shard if shard.numel is None else replace(shard, offset=end))
+        end += shard.numel or 0
+    return Manifest(CHECKPOINT_SCHEMA, header.world_size, header.step, header.batch, tuple(placed))
 
 
 def exchange_records(path: Path, write_files: Callable[[], Sequence[ShardRecord]]) -> list[ShardRecord]:

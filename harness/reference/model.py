@@ -6,38 +6,21 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from harness.reference.data import SEQUENCE_LENGTH, VOCABULARY
+from harness.reference.dropout import RowDropout
+from harness.reference.mlp import MiniMLP
+from harness.reference.recompute import run_again, run_layers
 from harness.reference.rng import RowDraws
 
 NUM_BLOCKS = 2
 NUM_HEADS = 4
 
 
-class RowDropout(nn.Module):
-    """Dropout whose mask is drawn row by row (see `RowDraws`), so that it can be the same on any number of ranks.
-
-    Args:
-        probability: Chance of a value to be zeroed, in [0, 1).
-        draws: Where the masks come from.
-    """
-
-    def __init__(self, probability: float, draws: RowDraws) -> None:
-        super().__init__()
-        self.probability = probability
-        self.draws = draws
-
-    def forward(self, values: Tensor) -> Tensor:
-        """Zero some values and scale the rest by 1 / (1 - probability); the identity in evaluation mode."""
-        if not self.training or self.probability == 0.0:
-            return values
-        keep = self.draws.uniform(values.shape, values.device) >= self.probability
-        return values * (keep.to(values.dtype) / (1.0 - self.probability))
-
-
 class Block(nn.Module):
-    """One transformer block, pre-norm, causal."""
+    """One transformer block, pre-norm, causal; with `recompute_attention` its attention is not kept but computed again."""
 
-    def __init__(self, width: int, dropout: float, draws: RowDraws) -> None:
+    def __init__(self, width: int, dropout: float, draws: RowDraws, recompute_attention: bool = False) -> None:
         super().__init__()
+        self.recompute_attention = recompute_attention
         self.norm_attention = nn.LayerNorm(width, bias=False)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.projection = nn.Linear(width, width, bias=False)
@@ -47,7 +30,9 @@ class Block(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map (batch, time, width) to the same shape."""
-        hidden = hidden + self.dropout(self.projection(self._attend(self.norm_attention(hidden))))
+        normed = self.norm_attention(hidden)
+        attended = run_again(self._attend, normed) if self.recompute_attention else self._attend(normed)
+        hidden = hidden + self.dropout(self.projection(attended))
         mixed: Tensor = hidden + self.dropout(self.mlp(self.norm_mlp(hidden)))
         return mixed
 
@@ -67,13 +52,15 @@ class MiniGPT(nn.Module):
         width: Size of the hidden state, a multiple of `NUM_HEADS`.
         dropout: Dropout probability on each residual branch.
         draws: Source of dropout masks and input noise.
+        recompute: `none`, `full` (each block is a segment), or `selective` (attention only).
     """
 
-    def __init__(self, width: int, dropout: float, draws: RowDraws) -> None:
+    def __init__(self, width: int, dropout: float, draws: RowDraws, recompute: str = "none") -> None:
         super().__init__()
+        self.recompute = recompute
         self.token_embedding = nn.Embedding(VOCABULARY, width)
         self.position_embedding = nn.Embedding(SEQUENCE_LENGTH, width)
-        self.blocks = nn.ModuleList(Block(width, dropout, draws) for _ in range(NUM_BLOCKS))
+        self.blocks = nn.ModuleList(Block(width, dropout, draws, recompute == "selective") for _ in range(NUM_BLOCKS))
         self.norm = nn.LayerNorm(width, bias=False)
         self.head = nn.Linear(width, VOCABULARY, bias=False)
         self.draws = draws
@@ -92,18 +79,25 @@ class MiniGPT(nn.Module):
         hidden = self.token_embedding(tokens) + self.position_embedding.weight[:time]
         if self.training and noise_amplitude > 0.0:
             hidden = hidden + noise_amplitude * self.draws.normal(hidden.shape, hidden.device)
-        for block in self.blocks:
-            hidden = block(hidden)
+        if self.recompute == "full":
+            hidden = run_layers(list(self.blocks), hidden, layers_per_segment=1)
+        else:
+            for block in self.blocks:
+                hidden = block(hidden)
         logits: Tensor = self.head(self.norm(hidden))
         return logits
 
 
-def build_model(name: str, width: int, dropout: float, draws: RowDraws) -> nn.Module:
+def build_model(name: str, width: int, dropout: float, draws: RowDraws, recompute: str = "none") -> nn.Module:
     """Build a model by its name on the command line; weights come from torch's default generator.
 
     Raises:
-        ValueError: Unknown name.
+        ValueError: Unknown name, or recompute where there is nothing to compute again.
     """
-    if name != "gpt":
-        raise ValueError(f"unknown model {name!r}, expected gpt")
-    return MiniGPT(width, dropout, draws)
+    if name == "gpt":
+        return MiniGPT(width, dropout, draws, recompute)
+    if name != "mlp":
+        raise ValueError(f"unknown model {name!r}, expected gpt or mlp")
+    if recompute != "none":
+        raise ValueError(f"recompute {recompute!r} needs a model with layers to compute again, expected gpt, found mlp")
+    return MiniMLP(width, dropout, draws)

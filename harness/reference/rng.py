@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +57,12 @@ def capture_rng_state() -> dict[str, Any]:
     }
 
 
-def restore_rng_state(state: dict[str, Any]) -> None:
+def restore_rng_state(state: dict[str, Any], omitted: Collection[str] = ()) -> None:
     """Put every generator back to where `capture_rng_state` saw it.
+
+    Args:
+        state: What `capture_rng_state` returned.
+        omitted: Generators that a planted defect leaves out: `rng.python`, `rng.numpy`, `rng.torch`.
 
     Raises:
         ValueError: The state holds more CUDA generators than this process has devices.
@@ -66,9 +71,13 @@ def restore_rng_state(state: dict[str, Any]) -> None:
     if cuda and len(cuda) > torch.cuda.device_count():
         raise ValueError(f"the state holds {len(cuda)} CUDA generators, this process has {torch.cuda.device_count()}")
     python, numpy = state["python"], state["numpy"]
-    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    if "rng.python" not in omitted:
+        random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
     words = numpy["words"].numpy().astype(np.uint32)
-    np.random.set_state((numpy["kind"], words, numpy["position"], numpy["has_gauss"], numpy["gauss"]))
+    if "rng.numpy" not in omitted:
+        np.random.set_state((numpy["kind"], words, numpy["position"], numpy["has_gauss"], numpy["gauss"]))
+    if "rng.torch" in omitted:
+        return
     torch.set_rng_state(state["torch"].cpu())
     for device, one in enumerate(cuda):
         torch.cuda.set_rng_state(one.cpu(), device)
@@ -98,11 +107,13 @@ class RowDraws:
         rank: This rank; it owns rows rank, rank + world_size, …, which is how `DistributedSampler` deals samples out.
         world_size: Number of ranks.
         shared: Whether all ranks hold the same generator.
+        noise: The generator of `normal`; `uniform` draws from torch's global one of the tensor's device.
     """
 
     rank: int
     world_size: int
     shared: bool
+    noise: torch.Generator
 
     def uniform(self, shape: torch.Size, device: torch.device) -> Tensor:
         """Draw from [0, 1) for this rank's rows; `shape[0]` is the rank's own number of samples."""
@@ -110,7 +121,8 @@ class RowDraws:
 
     def normal(self, shape: torch.Size, device: torch.device) -> Tensor:
         """Draw standard normal numbers for this rank's rows; `shape[0]` is the rank's own number of samples."""
-        return self._own_rows(torch.randn(self._drawn_shape(shape), device=device))
+        # On the CPU wherever the model is: one generator, one state to save, the same numbers on every device.
+        return self._own_rows(torch.randn(self._drawn_shape(shape), generator=self.noise).to(device))
 
     def _drawn_shape(self, shape: torch.Size) -> tuple[int, ...]:
         return (shape[0] * (self.world_size if self.shared else 1), *shape[1:])

@@ -1,34 +1,34 @@
 """The format `sharded`: a directory in which every rank writes `rankN.bin`, and rank 0 commits `manifest.json`.
 
-The float32 state (weights, buffers, moments) is one flat vector in name order; rank N holds the elements
-[offset, offset + numel) of it, beside its own generators and a copy of everything small. By the offsets a checkpoint of
-n ranks can be put together on m.
+A shard is a vector of float32 elements and a list of what they are: (tensor, first element, number of elements), beside the
+rank's own generators and a copy of everything small. Nothing is gathered for a save. On load every rank reads the shards one
+after the other and takes what it needs, so a checkpoint of n ranks can be put together on m, and one of DDP under FSDP2.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
 
 from harness.reference.atomic import TEMPORARY_SUFFIX, atomic_save, decode_payload, read_bytes, write_payload
 from harness.reference.comm import raise_together, rank0_decides
 from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch
-from harness.reference.formats import CheckpointHeader, checkpoint_name
+from harness.reference.formats import CheckpointHeader, SynchronousFormat, checkpoint_name
 from harness.reference.manifest import (
     Manifest,
     ShardRecord,
     check_digest,
     exchange_records,
     find_directories,
+    header_of,
     make_manifest,
     prepare_directory,
     read_manifest,
@@ -36,86 +36,55 @@ from harness.reference.manifest import (
     verify_directory,
     write_manifest,
 )
-from harness.reference.rng import capture_rng_state
+from harness.reference.payload import kept, settle
 from harness.reference.state import (
+    CHECKPOINT_SCHEMA,
     Training,
     apply_rng_states,
     apply_small_state,
+    capture_rank_rng,
     check_schema,
-    load_model_state,
-    load_optimizer_state_by_name,
-    optimizer_state_by_name,
     small_state,
 )
+from harness.reference.tensors import Filler, Piece, check_layout, group_options, live_tensors, own_pieces
 
-
-@dataclass(frozen=True)
-class FlatState:
-    """Named float32 tensors laid out in one vector.
-
-    Attributes:
-        layout: (name, shape, offset of the first element), in name order.
-        numel: Elements in all.
-    """
-
-    layout: tuple[tuple[str, tuple[int, ...], int], ...]
-    numel: int
-
-    def slice_of(self, tensors: dict[str, Tensor], offset: int, numel: int) -> Tensor:
-        """Return the elements [offset, offset + numel) as a tensor of its own, not a view.
-
-        `torch.save` writes the whole storage behind a view.
-        """
-        pieces = []
-        for name, _, start in self.layout:
-            flat = tensors[name].detach().reshape(-1)
-            first, last = max(offset, start), min(offset + numel, start + flat.numel())
-            if first < last:
-                pieces.append(flat[first - start : last - start].cpu())
-        return torch.cat(pieces) if pieces else torch.empty(0)
-
-    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """Cut the whole vector into its tensors."""
-        return {name: flat[start : start + torch.Size(shape).numel()].view(shape) for name, shape, start in self.layout}
-
-
-def lay_out(tensors: dict[str, Tensor]) -> FlatState:
-    """Give each tensor its place in the vector, in name order."""
-    layout, offset = [], 0
-    for name in sorted(tensors):
-        layout.append((name, tuple(tensors[name].shape), offset))
-        offset += tensors[name].numel()
-    return FlatState(tuple(layout), offset)
-
-
-def share_of(numel: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Return (offset, numel) of a rank's share of a vector; shares differ by at most one element."""
-    first, last = numel * rank // world_size, numel * (rank + 1) // world_size
-    return first, last - first
+KEYS = frozenset({"schema", "rank", "numel", "flat", "pieces", "layout", "other_tensors", "param_groups", "small", "rng"})
 
 
 def build_shard(training: Training) -> dict[str, Any]:
-    """Return what this rank writes: its slice, its generators, and a copy of everything small."""
-    named = optimizer_state_by_name(training.model, training.optimizer)
-    tensors = {f"model.{name}": tensor for name, tensor in training.model.state_dict().items()}
-    for name, values in named["state"].items():
-        tensors.update({f"optimizer.{name}.{key}": tensor for key, tensor in values.items()})
-    flat = {name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.float32}
-    state = lay_out(flat)
-    offset, numel = share_of(state.numel, training.world.rank, training.world.world_size)
+    """Return what this rank writes: its pieces, its generators, and a copy of everything small. Collective.
+
+    `flat` holds the pieces' elements end to end; it is a copy, not a view, since `torch.save` writes the whole storage
+    behind a view.
+    """
+    live = live_tensors(training)
+    floats = {name: tensor for name, tensor in live.items() if tensor.values.dtype == torch.float32}
+    pieces = own_pieces(floats, training.world.rank, training.world.world_size)
+    flat = torch.cat([piece.values.cpu() for piece in pieces]) if pieces else torch.empty(0)
     return {
-        "schema": small_state(training)["schema"],
+        "schema": CHECKPOINT_SCHEMA,
         "rank": training.world.rank,
-        "offset": offset,
-        "numel": numel,
-        "flat": state.slice_of(flat, offset, numel),
-        "layout": state.layout,
-        "total_numel": state.numel,
-        "other_tensors": {name: tensor.cpu() for name, tensor in tensors.items() if name not in flat},
-        "param_groups": named["param_groups"],
+        "numel": flat.numel(),
+        "flat": flat,
+        "pieces": [(piece.name, piece.start, piece.values.numel()) for piece in pieces],
+        "layout": {name: tensor.shape for name, tensor in live.items()},
+        # Few and small (BatchNorm's counters): every rank keeps all of them.
+        "other_tensors": {n: t.values.cpu().clone() for n, t in live.items() if n not in floats},
+        "param_groups": group_options(training.model, training.optimizer),
         "small": small_state(training),
-        "rng": capture_rng_state(),
+        "rng": capture_rank_rng(training),
     }
+
+
+def pieces_of(shard: dict[str, Any]) -> Iterator[Piece]:
+    """Yield the pieces of a shard, as views into it."""
+    end = 0
+    for name, start, numel in shard["pieces"]:
+        yield Piece(name, start, shard["flat"][end : end + numel])
+        end += numel
+    for name, values in shard["other_tensors"].items():
+        if shard["rank"] == 0:
+            yield Piece(name, 0, values)
 
 
 def shard_name(rank: int) -> str:
@@ -139,22 +108,39 @@ def write_shard(shard: dict[str, Any], directory: Path) -> list[ShardRecord]:
         size, sha256 = atomic_save(shard, path, path.with_name(path.name + TEMPORARY_SUFFIX))
     except OSError as error:
         raise CheckpointError(f"{path}: {type(error).__name__}: {error}") from error
-    return [ShardRecord(path.name, size, sha256, shard["offset"], shard["numel"])]
+    return [ShardRecord(path.name, size, sha256, numel=shard["numel"])]
 
 
-def load_sharded(src_dir: Path, expected_world_size: int | None) -> list[dict[str, Any]]:
-    """Read and check every shard of a committed checkpoint; changes nothing.
+def save_sharded(per_rank_state: dict[str, Any], dest_dir: Path, step: int) -> None:
+    """Save a directory of shards and commit it. Collective.
+
+    Args:
+        per_rank_state: This rank's shard: `rank`, `numel` and whatever else it is to hold, as `build_shard` makes it.
+        dest_dir: The directory; must not hold a committed checkpoint.
+        step: The job's step, for the manifest.
+
+    Raises:
+        CheckpointError: On every rank, if any of them failed; the directory is gone again.
+    """
+    world_size = dist.get_world_size() if dist.is_initialized() else 1
+    counters = per_rank_state["small"]["state"] if "small" in per_rank_state else {"batch": step, "step": step}
+    header = CheckpointHeader(counters["batch"], step, world_size)
+    save_directory(header, dest_dir, lambda: write_shard(per_rank_state, dest_dir))
+
+
+def load_sharded(src_dir: Path, expected_world_size: int | None) -> Iterator[dict[str, Any]]:
+    """Read and check the shards of a committed checkpoint, one after the other, so that one is in memory at a time.
 
     Args:
         src_dir: The checkpoint directory.
         expected_world_size: Number of ranks that must have saved it, or None to accept any (resharding).
 
-    Returns:
+    Yields:
         Every rank's shard, in rank order, as `build_shard` made it.
 
     Raises:
         CheckpointError: `world_size mismatch`, `sha256 mismatch on rank`, `shard file missing`, `unknown schema`,
-            `unsafe shard path`, `duplicate rank`, `missing rank`, or slices that leave a gap.
+            `unsafe shard path`, `duplicate rank`, `missing rank`, or a shard of another rank or length.
         OSError: A file cannot be read.
     """
     manifest = read_manifest(src_dir)
@@ -163,7 +149,6 @@ def load_sharded(src_dir: Path, expected_world_size: int | None) -> list[dict[st
         found = f"{manifest.world_size} (resume on {manifest.world_size} ranks, or pass --reshard)"
         raise mismatch("world_size mismatch", src_dir / "manifest.json", expected_world_size, found)
     records = {record.name: record for record in manifest.shards}
-    shards = []
     for rank in range(manifest.world_size):
         path, record = src_dir / shard_name(rank), records[shard_name(rank)]
         if not path.exists():
@@ -171,10 +156,8 @@ def load_sharded(src_dir: Path, expected_world_size: int | None) -> list[dict[st
         data = read_bytes(path)
         check_digest(record, path, len(data), hashlib.sha256(data).hexdigest(), str(rank))
         shard = decode_payload(data, path)
-        check_schema(shard["schema"], path)
-        shards.append(shard)
-    check_slices(src_dir, shards)
-    return shards
+        check_shard(shard, record, rank, path)
+        yield shard
 
 
 def check_ranks(src_dir: Path, manifest: Manifest) -> None:
@@ -188,31 +171,32 @@ def check_ranks(src_dir: Path, manifest: Manifest) -> None:
         raise mismatch("unknown rank", path, f"shards of {manifest.world_size} ranks", ", ".join(sorted(names - expected)))
 
 
-def check_slices(src_dir: Path, shards: list[dict[str, Any]]) -> None:
-    """Raise `CheckpointError` unless the slices cover the vector once, in rank order."""
-    end = 0
-    for rank, shard in enumerate(shards):
-        found = (shard["rank"], shard["offset"], shard["flat"].numel())
-        if found != (rank, end, shard["numel"]):
-            expected = f"rank {rank}, offset {end}, {shard['numel']} elements"
-            raise mismatch("wrong slice", src_dir / shard_name(rank), expected, found)
-        end += shard["numel"]
-    if end != shards[0]["total_numel"]:
-        raise mismatch("wrong slice", src_dir, f"{shards[0]['total_numel']} elements", f"{end} over all shards")
+def check_shard(shard: Any, record: ShardRecord, rank: int, path: Path) -> None:
+    """Raise `CheckpointError` unless a decoded shard is the one that the manifest lists for this rank."""
+    if not isinstance(shard, dict):
+        raise mismatch("cannot decode", path, "a dict", type(shard).__name__)
+    check_schema(shard.get("schema"), path)
+    missing, unexpected = sorted(KEYS - shard.keys()), sorted(shard.keys() - KEYS)
+    if missing or unexpected:
+        found = ", ".join([f"no {key}" for key in missing] + [f"unexpected {key}" for key in unexpected])
+        raise mismatch("keys differ", path, ", ".join(sorted(KEYS)), found)
+    expected = (rank, record.numel, record.numel)
+    if (shard["rank"], shard["numel"], shard["flat"].numel()) != expected:
+        raise mismatch("wrong slice", path, f"rank {rank}, {record.numel} elements", f"rank {shard['rank']}, {shard['numel']}")
 
 
 def save_manifest_first(training: Training, path: Path) -> None:
     """The planted defect `manifest-first`: commit on checksums of what is still in memory, then write the shards."""
     shard = build_shard(training)
     size, sha256 = write_payload(shard, io.BytesIO())
-    record = ShardRecord(shard_name(shard["rank"]), size, sha256, shard["offset"], shard["numel"])
+    record = ShardRecord(shard_name(shard["rank"]), size, sha256, numel=shard["numel"])
     rank0_decides(lambda: prepare_directory(path))
     shards = exchange_records(path, lambda: [record])
-    rank0_decides(lambda: write_manifest(path, make_manifest(training, shards)))
+    rank0_decides(lambda: write_manifest(path, make_manifest(header_of(training), shards)))
     exchange_records(path, lambda: write_shard(shard, path))
 
 
-class ShardedFormat:
+class ShardedFormat(SynchronousFormat):
     """See the module.
 
     Args:
@@ -240,41 +224,37 @@ class ShardedFormat:
         check_ranks(path, manifest)
         return header
 
-    def save(self, training: Training, path: Path) -> None:
+    def save(self, training: Training, path: Path) -> bool:
         """Write this rank's shard and commit together."""
         if self._manifest_first:
             save_manifest_first(training, path)
-            return
-        save_directory(training, path, lambda: write_shard(build_shard(training), path))
+        else:
+            save_sharded(build_shard(training), path, training.state.step)
+        return True
 
     def load(self, training: Training, path: Path) -> str | None:
         """Put the state together from all shards and restore this rank."""
         error, warning = None, None
         try:
-            shards = load_sharded(path, None if self._reshard else training.world.world_size)
-            warning = self._apply(training, shards, path)
+            warning = self._apply(training, path)
         except (OSError, CheckpointError) as caught:
             error = caught
         raise_together(error, f"load {path.name}")
         return warning
 
-    def _apply(self, training: Training, shards: list[dict[str, Any]], path: Path) -> str | None:
-        first = shards[0]
-        layout = FlatState(first["layout"], first["total_numel"])
-        tensors = {**layout.unflatten(torch.cat([shard["flat"] for shard in shards])), **first["other_tensors"]}
-        model = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-        load_model_state(training.model, model, path)
-        if "optimizer" not in self._omitted:
-            moments: dict[str, dict[str, Tensor]] = {}
-            for full_name, tensor in tensors.items():
-                if full_name.startswith("optimizer."):
-                    name, key = full_name.removeprefix("optimizer.").rsplit(".", 1)
-                    # A copy: on the CPU the optimizer keeps the very tensor, here a view into the whole vector.
-                    moments.setdefault(name, {})[key] = tensor.clone()
-            named = {"state": moments, "param_groups": first["param_groups"]}
-            load_optimizer_state_by_name(training.model, training.optimizer, named, path)
-        apply_small_state(training, first["small"], path, self._omitted)
-        return apply_rng_states(training, [shard["rng"] for shard in shards], self._omitted)
+    def _apply(self, training: Training, path: Path) -> str | None:
+        live = live_tensors(training)
+        filler = Filler(kept(live, self._omitted), path)
+        rng_states = []
+        last: dict[str, Any] = {}
+        for last in load_sharded(path, None if self._reshard else training.world.world_size):
+            check_layout(live, last["layout"], path / shard_name(last["rank"]))
+            filler.fill(pieces_of(last))
+            rng_states.append(last["rng"])
+        filler.finish()
+        settle(training, last["param_groups"], path, self._omitted)
+        apply_small_state(training, last["small"], path, self._omitted)
+        return apply_rng_states(training, rng_states, self._omitted)
 
 
 def build_format(config: TrainConfig) -> ShardedFormat:

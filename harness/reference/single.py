@@ -1,6 +1,7 @@
 """The format `single`: one file, `step-00000012.pt`, written by rank 0 and holding every rank's generators.
 
-Fits replicated training (DDP): the model and the moments are the same on all ranks. Loads on any number of ranks.
+What is split over the ranks (ZeRO-1, FSDP2) is gathered on rank 0 first, so this format is for models that fit there. Loads on
+any number of ranks, into any of the three.
 """
 
 from __future__ import annotations
@@ -10,63 +11,101 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
 from harness.reference.atomic import atomic_save, make_directory, read_payload, write_payload
-from harness.reference.comm import gather_values, raise_together, rank0_decides
+from harness.reference.comm import raise_together, rank0_decides
 from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch, one_line
-from harness.reference.formats import CheckpointHeader, batch_of, checkpoint_name
+from harness.reference.formats import CheckpointHeader, SynchronousFormat, batch_of, checkpoint_name
+from harness.reference.payload import apply_payload, check_payload, collect_payload
 from harness.reference.rng import capture_rng_state
-from harness.reference.state import (
-    Training,
-    apply_rng_states,
-    apply_small_state,
-    check_schema,
-    load_model_state,
-    load_optimizer_state_by_name,
-    optimizer_state_by_name,
-    small_state,
-)
+from harness.reference.state import CHECKPOINT_SCHEMA, Training, TrainState
 
 FIXED_NAME = "checkpoint.pt"
-_KEYS = frozenset({"schema", "world_size", "state", "data", "job", "scheduler", "scaler", "model", "optimizer", "rng"})
 
 
-def build_payload(training: Training, rng_states: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return everything a checkpoint holds, as plain types and live tensors.
+def save_checkpoint(
+    model: nn.Module,
+    optimizer: Optimizer,
+    scheduler: LRScheduler,
+    state: TrainState,
+    out_path: Path,
+    *,
+    scaler: GradScaler | None = None,
+    extras: dict[str, Any] | None = None,
+) -> tuple[int, str]:
+    """Save a job of one process into one file, atomically and durably; for trainers without the rest of this package.
 
     Args:
-        training: The job.
-        rng_states: Every rank's generators, in rank order.
-    """
-    return {
-        **small_state(training),
-        "model": training.model.state_dict(),
-        "optimizer": optimizer_state_by_name(training.model, training.optimizer),
-        "rng": rng_states,
-    }
+        model: The bare model.
+        optimizer: Over its parameters.
+        scheduler: Its learning rate.
+        state: The counters.
+        out_path: The file.
+        scaler: Loss scaling, if any.
+        extras: More parts by name, of plain types and tensors (`load_checkpoint` returns them again).
 
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read and check a single-file checkpoint; changes nothing.
+    Returns:
+        Size in bytes and sha256 (hex) of the file.
 
     Raises:
-        CheckpointError: Missing, damaged, of unknown schema, or without one of its parts.
+        OSError: It could not be written; what stood there before still does.
+        ValueError: An extra has the name of a part.
     """
-    payload = read_payload(path)
-    if not isinstance(payload, dict):
-        raise mismatch("cannot decode", path, "a dict", type(payload).__name__)
-    check_schema(payload.get("schema"), path)
-    missing = sorted(_KEYS - payload.keys())
-    if missing:
-        raise mismatch("incomplete", path, ", ".join(sorted(_KEYS)), f"no {', '.join(missing)}")
-    if batch_of(path) not in (None, payload["state"]["batch"]):
-        found = payload["state"]["batch"]
-        raise mismatch("step mismatch", path, f"batch {batch_of(path)} as in the name", f"batch {found}")
+    payload = {
+        "schema": CHECKPOINT_SCHEMA,
+        "state": {"batch": state.batch, "step": state.step, "loss_history": list(state.loss_history)},
+        "data": {"epoch": state.epoch, "batch_in_epoch": state.batch_in_epoch, "epoch_order": state.epoch_order},
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "scaler": None if scaler is None else scaler.state_dict(),
+        "rng": [capture_rng_state()],
+    }
+    taken = sorted(payload.keys() & (extras or {}).keys())
+    if taken:
+        raise ValueError(f"extras must not be named as parts of the checkpoint, found {', '.join(taken)}")
+    make_directory(out_path.parent)
+    return atomic_save({**payload, **(extras or {})}, out_path)
+
+
+def load_checkpoint(path: Path, *, mmap: bool = False) -> dict[str, Any]:
+    """Read and check a file; changes nothing.
+
+    Args:
+        path: The file.
+        mmap: Map the tensors instead of reading them: of a large file only what is used comes into memory. Its checksum
+            is verified all the same, in one pass over the file.
+
+    Raises:
+        CheckpointError: Missing, damaged, or of unknown schema.
+    """
+    payload = read_payload(path, mmap=mmap)
+    schema = payload.get("schema") if isinstance(payload, dict) else None
+    if not isinstance(schema, str) or not schema.startswith("ckpt."):
+        raise mismatch("unknown schema", path, CHECKPOINT_SCHEMA, repr(schema))
     return cast("dict[str, Any]", payload)
 
 
-class SingleFormat:
+def read_job(path: Path) -> dict[str, Any]:
+    """Read and check a checkpoint of a whole job, of this schema or an older one; changes nothing.
+
+    Raises:
+        CheckpointError: Missing, damaged, of unknown schema, without one of its parts, or of another batch than its name.
+    """
+    payload = check_payload(load_checkpoint(path), path)
+    if batch_of(path) not in (None, payload["state"]["batch"]):
+        found = payload["state"]["batch"]
+        raise mismatch("step mismatch", path, f"batch {batch_of(path)} as in the name", f"batch {found}")
+    return payload
+
+
+class SingleFormat(SynchronousFormat):
     """See the module; `in_place` is the planted defect of that name."""
 
     def __init__(self, in_place: bool, omitted: Collection[str]) -> None:
@@ -87,31 +126,24 @@ class SingleFormat:
 
     def verify(self, path: Path) -> CheckpointHeader:
         """Check every byte of the file."""
-        payload = load_checkpoint(path)
+        payload = read_job(path)
         return CheckpointHeader(payload["state"]["batch"], payload["state"]["step"], payload["world_size"])
 
-    def save(self, training: Training, path: Path) -> None:
-        """Collect the generators of all ranks, write on rank 0, tell every rank the outcome."""
-        payload = build_payload(training, gather_values(capture_rng_state()))
+    def save(self, training: Training, path: Path) -> bool:
+        """Collect the state of all ranks, write on rank 0, tell every rank the outcome."""
+        payload = collect_payload(training)
         rank0_decides(lambda: _overwrite(payload, path) if self._in_place else _write(payload, path))
+        return True
 
     def load(self, training: Training, path: Path) -> str | None:
         """Restore this rank from the file."""
         error, warning = None, None
         try:
-            warning = self._apply(training, load_checkpoint(path), path)
+            warning = apply_payload(training, read_job(path), path, self._omitted)
         except (OSError, CheckpointError) as caught:
             error = caught
         raise_together(error, f"load {path.name}")
         return warning
-
-    def _apply(self, training: Training, payload: dict[str, Any], path: Path) -> str | None:
-        load_model_state(training.model, payload["model"], path)
-        if "optimizer" not in self._omitted:
-            load_optimizer_state_by_name(training.model, training.optimizer, payload["optimizer"], path)
-        apply_small_state(training, payload, path, self._omitted)
-        # The generators come last, so that nothing done while loading can move them.
-        return apply_rng_states(training, payload["rng"], self._omitted)
 
 
 def _write(payload: dict[str, Any], path: Path) -> None:

@@ -16,8 +16,10 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from harness.reference.config import TrainConfig
+from harness.reference.ema import WeightAverage
 from harness.reference.errors import CheckpointError
-from harness.reference.rng import derive_seed, restore_rng_state, seed_everything
+from harness.reference.rng import capture_rng_state, derive_seed, restore_rng_state, seed_everything
+from harness.reference.skips import AmpTrainState
 from harness.reference.world import World
 
 CHECKPOINT_SCHEMA = "ckpt.v1"
@@ -33,6 +35,9 @@ class TrainState:
         epoch: The epoch that the next batch belongs to, from 0.
         batch_in_epoch: Batches of that epoch already taken.
         loss_history: Global mean loss of each batch.
+        epoch_order: State of the generator of the data order at the start of the epoch, uint8; None for an order that is
+            a function of seed and epoch only.
+        amp: Which of the last batches were skipped.
     """
 
     batch: int = 0
@@ -40,6 +45,8 @@ class TrainState:
     epoch: int = 0
     batch_in_epoch: int = 0
     loss_history: list[float] = field(default_factory=list)
+    epoch_order: Tensor | None = None
+    amp: AmpTrainState = field(default_factory=AmpTrainState)
 
 
 @dataclass
@@ -51,11 +58,13 @@ class Training:
         world: This rank's place in it.
         model: The bare module: its parameter names are the same with and without DDP, on any number of ranks.
         wrapped: What the loop calls: the module inside DDP, or itself on one rank.
-        optimizer: AdamW over the parameters.
+        optimizer: AdamW over the parameters, or its sharded form.
         scheduler: Its learning rate.
         scaler: Loss scaling, in float16 only.
         state: The counters.
         device: Where the model lives.
+        noise: The generator of the input noise: state of its own, beside the global generators.
+        ema: The average of the weights, if there is one.
     """
 
     config: TrainConfig
@@ -67,67 +76,8 @@ class Training:
     scaler: GradScaler | None
     state: TrainState
     device: torch.device
-
-
-def parameter_names(model: nn.Module, optimizer: Optimizer) -> list[str]:
-    """Return the name of each of the optimizer's parameters, in the optimizer's order.
-
-    Raises:
-        ValueError: The optimizer holds a parameter that is not the model's.
-    """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    unknown = sum(id(parameter) not in names for parameter in parameters)
-    if unknown:
-        raise ValueError(f"{unknown} of the optimizer's {len(parameters)} parameters do not belong to the model")
-    return [names[id(parameter)] for parameter in parameters]
-
-
-def optimizer_state_by_name(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return an optimizer's state keyed by parameter name.
-
-    `Optimizer.state_dict` numbers the parameters in the order in which they were passed; after a change of that order
-    it gives every parameter its neighbour's moments, in silence where the shapes agree.
-
-    Returns:
-        `state`: name → {key: tensor}, the live tensors; `param_groups`: the options, with `params` a list of names.
-    """
-    names = parameter_names(model, optimizer)
-    numbered = optimizer.state_dict()
-    state = {names[number]: values for number, values in numbered["state"].items()}
-    groups = [{**group, "params": [names[number] for number in group["params"]]} for group in numbered["param_groups"]]
-    return {"state": state, "param_groups": groups}
-
-
-def load_optimizer_state_by_name(model: nn.Module, optimizer: Optimizer, named: dict[str, Any], path: object) -> None:
-    """Put back what `optimizer_state_by_name` returned, whatever the order of the parameters is now.
-
-    Raises:
-        CheckpointError: The groups do not hold the same parameters.
-    """
-    names = parameter_names(model, optimizer)
-    numbers = {name: number for number, name in enumerate(names)}
-    current = optimizer.state_dict()["param_groups"]
-    expected = [sorted(names[number] for number in group["params"]) for group in current]
-    found = [sorted(group["params"]) for group in named["param_groups"]]
-    if expected != found:
-        raise CheckpointError(f"optimizer parameters differ: {path}: expected {expected}, found {found}")
-    groups = [{**saved, "params": now["params"]} for saved, now in zip(named["param_groups"], current, strict=True)]
-    state = {numbers[name]: values for name, values in named["state"].items()}
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def load_model_state(model: nn.Module, state: dict[str, Tensor], path: object) -> None:
-    """Load weights and buffers, strictly.
-
-    Raises:
-        CheckpointError: A name is missing or unknown, or a shape differs.
-    """
-    try:
-        model.load_state_dict(state, strict=True)
-    except RuntimeError as error:
-        text = " ".join(str(error).split())
-        raise CheckpointError(f"model differs: {path}: expected this model's tensors, found {text}") from error
+    noise: torch.Generator
+    ema: WeightAverage | None = None
 
 
 def create_optimizer_state(optimizer: AdamW) -> None:
@@ -155,7 +105,13 @@ def small_state(training: Training) -> dict[str, Any]:
         "schema": CHECKPOINT_SCHEMA,
         "world_size": training.world.world_size,
         "state": {"batch": state.batch, "step": state.step, "loss_history": list(state.loss_history)},
-        "data": {"epoch": state.epoch, "batch_in_epoch": state.batch_in_epoch, "sampler_seed": config.seed},
+        "data": {
+            "epoch": state.epoch,
+            "batch_in_epoch": state.batch_in_epoch,
+            "sampler_seed": config.seed,
+            "epoch_order": state.epoch_order,
+        },
+        "amp": state.amp.state_dict(),
         "job": job_identity(config),
         "scheduler": training.scheduler.state_dict(),
         "scaler": None if training.scaler is None else training.scaler.state_dict(),
@@ -170,6 +126,9 @@ def job_identity(config: TrainConfig) -> dict[str, Any]:
         "global_batch": config.global_batch,
         "batches_per_epoch": config.batches_per_epoch,
         "precision": config.precision,
+        "model": config.model,
+        "sampler": config.sampler,
+        "accumulate": config.accumulate,
     }
 
 
@@ -192,7 +151,9 @@ def apply_small_state(training: Training, small: dict[str, Any], path: object, o
     counters, data, state = small["state"], small["data"], training.state
     state.batch, state.step = counters["batch"], counters["step"]
     state.loss_history = list(counters["loss_history"])
-    state.epoch, state.batch_in_epoch = data["epoch"], data["batch_in_epoch"]
+    if "data" not in omitted:
+        state.epoch, state.batch_in_epoch, state.epoch_order = data["epoch"], data["batch_in_epoch"], data["epoch_order"]
+    state.amp.load_state_dict(small["amp"])
     if "scheduler" not in omitted:
         training.scheduler.load_state_dict(small["scheduler"])
     if training.scaler is not None and "scaler" not in omitted:
@@ -203,6 +164,11 @@ def check_schema(schema: object, path: object) -> None:
     """Raise `CheckpointError` unless the schema is one that this loader knows."""
     if schema != CHECKPOINT_SCHEMA:
         raise CheckpointError(f"unknown schema: {path}: expected {CHECKPOINT_SCHEMA}, found {schema!r}")
+
+
+def capture_rank_rng(training: Training) -> dict[str, Any]:
+    """Return the state of every generator of this rank: the global ones, and the job's own."""
+    return {**capture_rng_state(), "noise": training.noise.get_state()}
 
 
 def apply_rng_states(training: Training, states: list[dict[str, Any]], omitted: Collection[str] = ()) -> str | None:
@@ -219,15 +185,17 @@ def apply_rng_states(training: Training, states: list[dict[str, Any]], omitted: 
     world, config = training.world, training.config
     if "rng" in omitted:
         return None
-    if config.rng_scope == "global":
-        restore_rng_state(states[0])
-        return None
-    if len(states) == world.world_size:
-        restore_rng_state(states[world.rank])
+    if config.rng_scope == "global" or len(states) == world.world_size:
+        saved = states[0 if config.rng_scope == "global" else world.rank]
+        restore_rng_state(saved, omitted)
+        if "rng.noise" not in omitted:
+            training.noise.set_state(saved["noise"].cpu())
         return None
     # Streams of 4 ranks cannot be continued by 2. Fresh ones, the same whenever this resume is repeated, and apart
     # from each other and from those of every other step.
-    seed_everything(derive_seed(config.seed, training.state.step, world.rank))
+    seed = derive_seed(config.seed, training.state.step, world.rank)
+    seed_everything(seed)
+    training.noise.manual_seed(derive_seed(seed, 1))
     return (
         f"saved by {len(states)} ranks, resumed by {world.world_size}: generators seeded afresh from "
         f"(seed {config.seed}, step {training.state.step}, rank); --rng-scope global would have continued them"
