@@ -1,4 +1,4 @@
-"""Tables for a terminal: what this machine can do, what was measured. Plain lines where the output is no terminal."""
+"""Tables for a terminal: what this machine can do, what was measured, how often to save. Plain where it is no terminal."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.doctor import Result
+    from harness.interval import Report, Row
 
 # name → (unit, what it is); the order is the order of the table.
 _FIGURES = {
@@ -49,6 +50,58 @@ def bench_table(figures: dict[str, Any]) -> None:
         table.add_row(name, "not measured" if value is None else f"{value:.4g} {unit}", meaning)
     _print(table)
     Console().print("machine: " + ", ".join(f"{key} {value}" for key, value in figures["machine"].items()), soft_wrap=True)
+
+
+def interval_table(report: Report) -> None:
+    """Prints what `harness interval` found: the job that was asked about, then jobs of other sizes."""
+    asked = report.job
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    facts.add_row("C", duration(report.save_s), f"one save: {report.save_source}")
+    facts.add_row(
+        "M", duration(asked.mtbf_s), f"between failures: {report.machine_mtbf_h:g} h of one machine / {asked.machines:,}"
+    )
+    facts.add_row("T*", duration(asked.interval_s), "of work between two saves: sqrt(2CM)")
+    facts.add_row("waste", _share(asked.predicted), "by the formula, C/T + T/(2M), at T*")
+    facts.add_row("", _share(asked.simulated), f"simulated, +- {_share(asked.standard_error)}; exactly {_share(asked.exact)}")
+    _print(facts)
+    Console().print()
+    table = Table(box=None, pad_edge=False)
+    for heading in ("machines", "M", "T*", "predicted", "simulated", "exact"):
+        table.add_column(heading, justify="right")
+    table.add_column("the formula's waste")
+    for heading in ("T by Daly", "exact there"):
+        table.add_column(heading, justify="right")
+    for row in report.rows:
+        times = (duration(row.mtbf_s), duration(row.interval_s))
+        shares = (_share(row.predicted), _share(row.simulated), _share(row.exact))
+        table.add_row(f"{row.machines:,}", *times, *shares, _standing(row), duration(row.daly_interval_s), _share(row.daly_waste))
+    _print(table)
+    Console().print(
+        f"The formula holds within 2 % of the waste where C < M/{1 / report.limit:.0f}. Every row has the same C: what a save of"
+        " the whole job costs has to be measured there. Starting again after a failure, R, adds about R/M; T* stays.",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that people would use for it."""
+    for unit, size, above in (("d", 86_400, 2 * 86_400), ("h", 3_600, 2 * 3_600), ("min", 60, 120), ("s", 1, 1)):
+        if seconds >= above:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds * 1e3:.3g} ms"
+
+
+def _standing(row: Row) -> str:
+    if row.holds:
+        return "formula holds"
+    if row.predicted >= 1:
+        return "does not hold: no share is above 100 %"
+    return f"does not hold: {100 * abs(row.error):.2g} % too {'high' if row.error > 0 else 'low'}"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.3g} %"
 
 
 def _print(table: Table) -> None:

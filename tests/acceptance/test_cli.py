@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 
 import pytest
 
+from harness.errors import HarnessError
+from harness.interval import measure_saves_s
 from harness.plan import make_plan, write_plan
 from harness.scenario import job
 
@@ -167,6 +170,49 @@ def test_the_bench_prints_ratios(tmp_path):
     assert "warm_over_cold" in result.stdout
 
 
+def test_the_interval_is_worked_out_from_the_saves_of_a_real_job(tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    result = harness("interval", "--format", "sharded", "--machines", "8", "--json", tmp_path / "interval.json", env=environment)
+    assert result.returncode == 0, result.stderr
+    figures = json.loads((tmp_path / "interval.json").read_text())
+    assert figures["schema"] == "harness.interval/1"
+    assert len(figures["saves_s"]) == 12
+    assert all(0 < seconds < 60 for seconds in figures["saves_s"])
+    assert figures["save_s"] == pytest.approx(statistics.median(figures["saves_s"]))
+    assert figures["job"]["machines"] == 8
+    assert figures["job"]["mtbf_s"] == pytest.approx(6300 * 3600 / 8)
+    assert figures["job"]["interval_s"] == pytest.approx((2 * figures["save_s"] * figures["job"]["mtbf_s"]) ** 0.5)
+    assert "median of 12 saves of the reference trainer (sharded, 2 ranks)" in result.stdout
+    # torch leaves a cache folder of its own in TMPDIR.
+    assert [name for name in os.listdir(tmp_path) if name.startswith("harness-")] == [], "nothing is left behind"
+
+
+def test_the_interval_for_a_cost_that_is_given_shows_where_the_formula_stops_holding(tmp_path):
+    result = harness("interval", "--save-cost", "60", "--machine-mtbf", "6300", "--json", tmp_path / "interval.json")
+    assert result.returncode == 0, result.stderr
+    rows = json.loads((tmp_path / "interval.json").read_text())["rows"]
+    assert [row["machines"] for row in rows] == [1, 10, 100, 1_000, 10_000, 100_000]
+    assert [row["holds"] for row in rows] == [True, True, True, False, False, False]
+    lines = {line.split()[0]: line for line in result.stdout.splitlines() if line.strip()}
+    assert "formula holds" in lines["100"]
+    assert "does not hold: 27 % too high" in lines["100,000"]
+
+
+def test_everything_that_is_wrong_with_an_interval_is_said_at_once(tmp_path):
+    bad = {"--format": "zip", "--ranks": "5", "--machine-mtbf": "nan", "--machines": "0", "--save-cost": "-1"}
+    words = [f"{option}={value}" for option, value in bad.items()]
+    result = harness("interval", *words, "--json", tmp_path / "no" / "file.json")
+    assert result.returncode == 2
+    assert "6 problems; nothing was started" in result.stderr
+    assert all(option in result.stderr for option in bad)
+    assert "Traceback" not in result.stderr
+
+
+def test_saves_of_a_job_that_does_not_end_are_no_measurement():
+    with pytest.raises(HarnessError, match="the job whose saves were to be timed did not end well"):
+        measure_saves_s(job("single", ranks=1, steps=4, save_every=2, faults="sigkill rank 0 at step 3", max_attempts=2))
+
+
 def test_help_of_every_command_has_an_example():
-    for command in ("replay", "judge", "doctor", "bench"):
+    for command in ("replay", "judge", "doctor", "bench", "interval"):
         assert "Example: harness " + command in harness(command, "--help").stdout
