@@ -41,7 +41,7 @@ _COMPARED = (
     "digests",
     "checkpoint",
 )
-_NOT_IN_THE_NUMBERS = ("format", "on_save_error", "reshard", "collective_timeout_s")
+_NOT_IN_THE_NUMBERS = ("format", "on_save_error", "reshard", "collective_timeout_s", "workers")
 
 
 def golden_scenario(scenario: Scenario) -> Scenario:

@@ -16,8 +16,8 @@ from harness.errors import UsageError
 from harness.fault import DamageFault, DiskFault, ErrnoFault, Fault, NumericFault, SignalFault, StepPoint
 from harness.reference.defects import check_defects
 
-Format = Literal["single", "sharded", "dcp"]
-FORMATS: tuple[Format, ...] = ("single", "sharded", "dcp")
+Format = Literal["single", "sharded", "dcp", "dcp-async", "safetensors"]
+FORMATS: tuple[Format, ...] = ("single", "sharded", "dcp", "dcp-async", "safetensors")
 Launch = Literal["warm", "cold", "torchrun"]
 MAX_RANKS = 64
 
@@ -55,6 +55,15 @@ class Reference(_Model):
     reshard: bool = False
     collective_timeout_s: float = Field(30.0, gt=0)
     width: int = Field(32, ge=8, le=8192)
+    model: Literal["gpt", "mlp"] = "gpt"
+    parallelism: Literal["ddp", "zero1", "fsdp2"] = "ddp"
+    sampler: Literal["distributed", "random"] = "distributed"
+    workers: int = Field(0, ge=0, le=16)
+    accumulate: int = Field(1, ge=1)
+    recompute: Literal["none", "full", "selective"] = "none"
+    ema: float = Field(0.0, ge=0, lt=1)
+    noise: float = Field(0.1, ge=0)
+    on_loss_jump: Literal["ignore", "rollback"] = "ignore"
     defects: tuple[Text, ...] = ()
 
     def arguments(self, seed: int) -> list[str]:
@@ -242,9 +251,15 @@ def _workload_problems(workload: Any, sizes: Any, parsed: list[Fault]) -> list[s
     if not isinstance(workload, Mapping) or workload.get("kind") != "reference":
         return []
     batch = workload.get("global_batch", 12)
-    if type(batch) is int and batch >= 1:
-        odd = [n for n in sizes if 1 <= n <= MAX_RANKS and batch % n]
-        problems += [f"world_sizes: {n} ranks cannot share a global batch of {batch}; expected a divisor of it" for n in odd]
+    pieces = workload.get("accumulate", 1)
+    if type(batch) is int and batch >= 1 and type(pieces) is int and pieces >= 1:
+        micro = "" if pieces == 1 else f" in {pieces} micro-batches"
+        odd = [n for n in sizes if 1 <= n <= MAX_RANKS and batch % (n * pieces)]
+        problems += [
+            f"world_sizes: {n} ranks cannot share a global batch of {batch}{micro}; expected a divisor of it" for n in odd
+        ]
+    if workload.get("model") == "mlp" and workload.get("recompute", "none") != "none":
+        problems.append("recompute: the model mlp has no layers to compute again; expected none")
     defects, chosen = workload.get("defects", ()), workload.get("format", "single")
     if isinstance(defects, (list, tuple)) and isinstance(chosen, str):
         problems += check_defects([str(name) for name in defects], chosen)

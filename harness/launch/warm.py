@@ -21,7 +21,14 @@ from harness.errors import LaunchError, UsageError
 from harness.launch.connection import Connection
 
 # What the reference trainer, and most trainers, end up importing; measured with `sys.modules` after a run.
-MODULES = ("harness.probe.train_reference", "harness.reference.single", "harness.reference.sharded", "harness.reference.dcp")
+MODULES = (
+    "harness.probe.train_reference",
+    "harness.reference.single",
+    "harness.reference.sharded",
+    "harness.reference.dcp_async",  # and with it dcp
+    "harness.reference.safetensors_format",
+    "torch.utils.serialization.config",  # `torch.save` imports it at its first call
+)
 _PRELOAD_S = 120.0
 _CONNECT_S = 30.0
 # Fewer, larger pages make a fork of the preloaded process cheaper (25 ms against 35 ms, fork to exit); they are
