@@ -44,6 +44,10 @@ _COMPARED = (
 _NOT_IN_THE_NUMBERS = ("format", "on_save_error", "reshard", "collective_timeout_s", "workers")
 
 
+# What a plain job does without.
+_NOT_PLAIN = ("defects", "accumulate", "recompute", "activation_limit")
+
+
 def golden_scenario(scenario: Scenario) -> Scenario:
     """The uninterrupted job: the ranks of the first attempt, only the faults that belong to the data.
 
@@ -62,6 +66,9 @@ def golden_scenario(scenario: Scenario) -> Scenario:
     workload = scenario.workload
     if isinstance(workload, Reference):
         changes["launch"] = "warm"
+        if scenario.compare_with == "plain":
+            workload = workload.model_copy(update={name: Reference.model_fields[name].default for name in _NOT_PLAIN})
+            changes |= {"workload": workload, "compare_with": "same"}
         if not workload.defects:
             plain = {name: Reference.model_fields[name].default for name in _NOT_IN_THE_NUMBERS}
             changes["workload"] = workload.model_copy(update=plain)

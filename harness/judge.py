@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.oracle.asynchrony import asynchrony
 from harness.oracle.completion import completion
 from harness.oracle.control import control
+from harness.oracle.durability import durability
 from harness.oracle.finding import Finding, inconclusive
 from harness.oracle.fired import fired
 from harness.oracle.history import History
@@ -38,6 +40,8 @@ ORACLES: tuple[Oracle, ...] = (
     integrity,
     progress,
     retention,
+    durability,
+    asynchrony,
     loss,
     state,
     numerics,

@@ -63,6 +63,7 @@ class Reference(_Model):
     recompute: Literal["none", "full", "selective"] = "none"
     ema: float = Field(0.0, ge=0, lt=1)
     noise: float = Field(0.1, ge=0)
+    activation_limit: int = Field(0, ge=0)
     on_loss_jump: Literal["ignore", "rollback"] = "ignore"
     defects: tuple[Text, ...] = ()
 
@@ -117,6 +118,8 @@ class Scenario(_Model):
         launch: how ranks are started.
         deadline_s: seconds that one attempt may take.
         max_attempts: the harness stops restarting after so many launches.
+        compare_with: the uninterrupted run: `same`, the very job; or `plain`, the reference trainer without planted defects,
+            accumulation, recompute or memory limit, which must give the same numbers within the tolerance.
     """
 
     name: Text = "case"
@@ -129,6 +132,7 @@ class Scenario(_Model):
     launch: Launch = "warm"
     deadline_s: float = Field(90.0, gt=0)
     max_attempts: int = Field(3, ge=1, le=100)
+    compare_with: Literal["same", "plain"] = "same"
 
     @classmethod
     def build(cls, data: Mapping[str, Any]) -> Scenario:

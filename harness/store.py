@@ -181,6 +181,9 @@ class Batch:
     scale: float | None
     samples: tuple[int, ...]
     parameters_finite: bool
+    grad_norm: float = math.nan
+    max_norm: float = math.nan
+    stepped_norm: float | None = None
 
     @classmethod
     def of(cls, record: Record) -> Batch:
@@ -197,6 +200,9 @@ class Batch:
             scale=None if record.get("scale") is None else parse_float(record["scale"]),
             samples=tuple(int(index) for index in record.get("samples", ())),
             parameters_finite=bool(record.get("parameters_finite", True)),
+            grad_norm=parse_float(record.get("grad_norm", "nan")),
+            max_norm=parse_float(record.get("max_norm", "nan")),
+            stepped_norm=None if record.get("stepped_norm") is None else parse_float(record["stepped_norm"]),
         )
 
 

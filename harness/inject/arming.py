@@ -216,7 +216,8 @@ class Injector:
         records = _records(operation.read_data(_LOG_LINE_BYTES))
         # Noting may take as long as it needs: the rank waits.
         for record in records:
-            self._log.write("mark", rank=rank, what=record.get("event"), moment=record.get("moment"), step=record.get("step"))
+            said = {key: record.get(key) for key in ("moment", "step", "checkpoint")}
+            self._log.write("mark", rank=rank, what=record.get("event"), **said)
             self._actions.noted(rank, record)
         fault = self._step_fault(rank, records)
         if fault is None:

@@ -2,7 +2,8 @@
 
 Holds when the uninterrupted run was the same twice and ended on every rank; every line of every log could be read; every
 rank that did work has a log; each attempt was launched and ended; no writes escaped the gate; and the first launch did not
-fail by itself. All that does not hold makes the case INCONCLUSIVE.
+fail by itself. All that does not hold makes the case INCONCLUSIVE; a first launch that fails where a plainer job did not is
+a FAIL.
 
 Does not verify: that the uninterrupted run is right, only that it repeats itself; differences that both golden runs do not
 show (two runs can agree by luck).
@@ -10,7 +11,7 @@ show (two runs can agree by luck).
 
 from __future__ import annotations
 
-from harness.oracle.finding import Finding, inconclusive
+from harness.oracle.finding import Finding, fail, inconclusive
 from harness.oracle.history import exit_of, exit_text, foreign_deaths, live_faults_fired, own_failures, succeeded
 from harness.store import AttemptRun, Baseline, Run
 
@@ -26,7 +27,7 @@ def control(run: Run, baseline: Baseline) -> list[Finding]:
         findings.append(inconclusive("harness-error", _ORACLE, "no attempt was recorded; expected at least one"))
     for attempt in run.attempts:
         findings += _attempt(attempt)
-    return findings + (_first_launch(run.attempts[0]) if run.attempts else [])
+    return findings + (_first_launch(run) if run.attempts else [])
 
 
 def _baseline(baseline: Baseline) -> list[Finding]:
@@ -64,11 +65,20 @@ def _attempt(attempt: AttemptRun) -> list[Finding]:
     return findings
 
 
-def _first_launch(attempt: AttemptRun) -> list[Finding]:
-    """The same job ran to its end twice; what ends its first launch without a fault has nothing to do with a resume."""
+def _first_launch(run: Run) -> list[Finding]:
+    """The same job ran to its end twice; what ends its first launch without a fault has nothing to do with a resume.
+
+    Where it is compared with a plainer job, only that one has shown that it can be done, and this one has failed.
+    """
+    attempt = run.attempts[0]
     failures = own_failures(attempt)
     if not failures or live_faults_fired(attempt) or foreign_deaths(attempt):
         return []
     rank = int(failures[0]["rank"])
     text = f"attempt 0 failed before any fault had fired: rank {rank} ended with {exit_text(failures[0])}"
+    if run.plan.scenario.compare_with == "plain":
+        said = [str(record["error"]) for log in attempt.ranks.values() for record in log.of("failed")]
+        text += f": {said[0]}" if said else ""
+        where = {"component": "process", "rank": rank, "attempt": 0}
+        return [fail("job-failed", _ORACLE, text, expected="done, as the plain job was", found=exit_text(failures[0]), **where)]
     return [inconclusive("not-comparable", _ORACLE, text, component="process", rank=rank, attempt=0)]

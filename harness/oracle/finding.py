@@ -1,6 +1,6 @@
 """What an oracle found: one broken promise, or one reason why a promise could not be judged.
 
-Responsible for: the data, and the words that a kind may be (`shared/faults.md`, Verdicts).
+Responsible for: the data, and the words that a kind may be, see docs/event-log.md for what they are read off.
 Not responsible for: which of several findings is the verdict (`harness.oracle.verdict`).
 """
 
@@ -29,6 +29,9 @@ FAIL_KINDS = (
     "code-executed",
     "bad-refusal",
     "numerics",
+    "job-failed",
+    "not-durable",
+    "blocking-save",
 )
 INCONCLUSIVE_REASONS = (
     "fault-did-not-fire",

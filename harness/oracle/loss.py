@@ -120,7 +120,10 @@ def _first_difference(attempt: AttemptRun, pairs: list[_Pair], tolerance: float)
         message = f"loss differs at {at}, {where} ({count})"
         _, first, second = pair.beyond(tolerance)[0]
         expected, found = hex_text(first), hex_text(second)
-    return [fail("diverged", _ORACLE, message, step=step, rank=pair.rank, attempt=attempt.index, expected=expected, found=found)]
+    # Before any resume nothing can have been lost: the arithmetic of the step is another one.
+    component = "gradients" if attempt.index == 0 else "none"
+    place = {"component": component, "step": step, "rank": pair.rank, "attempt": attempt.index}
+    return [fail("diverged", _ORACLE, message, expected=expected, found=found, **place)]
 
 
 def _where(attempt: AttemptRun, number: int, first: int) -> str:

@@ -2,14 +2,17 @@
 
 Holds, in the uninterrupted run and in every attempt, when each batch that a planned `overflow`, `nan` or `nonfinite-grad`
 hits is skipped on all ranks and completes no step; the next batch's loss scale is half of it, where there is a scaler; no
-parameter ever becomes non-finite; and no more than 5 % of the other batches are skipped.
+parameter ever becomes non-finite; the norm of the gradients that reach the optimizer is the one that the trainer says it has
+measured, clipped to the limit that it says it keeps; and no more than 5 % of the other batches are skipped.
 
-Does not verify: that a spike is clipped (its loss may rightly be high); that the schedule did not advance on a skip
+Does not verify: clipping where the log does not say what reached the optimizer; that the schedule did not advance on a skip
 (`loss` and `state` feel it); optimizer moments, which may be non-finite while the parameters are not yet; anything on a
 rank that the batch did not reach.
 """
 
 from __future__ import annotations
+
+import math
 
 from harness.fault import NumericFault
 from harness.oracle.finding import Finding, fail
@@ -18,6 +21,7 @@ from harness.store import Baseline, Batch, RankLog, Run
 _ORACLE = "numerics"
 _SKIPPING = ("overflow", "nan", "nonfinite-grad")
 MAX_SKIP_RATE = 0.05
+_NORM_TOLERANCE = 1e-3
 
 
 def numerics(run: Run, baseline: Baseline) -> list[Finding]:
@@ -52,7 +56,7 @@ def _one_launch(run: Run, baseline: Baseline, ranks: dict[int, RankLog], attempt
                 before = rows[index - 1] if index else golden.get(row.batch - 1)
                 after = rows[index + 1] if index + 1 < len(rows) else None
                 findings += _planned(rank, row, before, after, hits[row.batch], attempt)
-        findings += _finite(rank, rows, attempt)
+        findings += _finite(rank, rows, attempt) + _clipped(rank, rows, attempt)
     return findings
 
 
@@ -82,6 +86,21 @@ def _finite(rank: int, rows: list[Batch], attempt: int | None) -> list[Finding]:
     text = f"parameters are not finite after batch {broken.batch} of rank {rank}{_in(attempt)}"
     where = {"component": "model", "step": broken.step, "rank": rank, "attempt": attempt}
     return [fail("numerics", _ORACLE, text, expected="finite parameters", found="not finite", **where)]
+
+
+def _clipped(rank: int, rows: list[Batch], attempt: int | None) -> list[Finding]:
+    for row in rows:
+        wanted = min(row.grad_norm, row.max_norm)
+        if row.tag != "STEP" or row.stepped_norm is None or not math.isfinite(wanted):
+            continue
+        # Negated, so that NaN is wrong too. What is left is the rounding of float32 sums in another order.
+        if not abs(row.stepped_norm - wanted) <= _NORM_TOLERANCE * wanted:
+            expected = f"{wanted:.6g} (norm {row.grad_norm:.6g}, clipped to {row.max_norm:g})"
+            here = f"batch {row.batch} of rank {rank}{_in(attempt)}"
+            text = f"gradients of norm {row.stepped_norm:.6g} reached the optimizer in {here}"
+            where = {"component": "gradients", "step": row.step, "rank": rank, "attempt": attempt}
+            return [fail("numerics", _ORACLE, text, expected=expected, found=f"{row.stepped_norm:.6g}", **where)]
+    return []
 
 
 def _skip_rate(launches: list[dict[int, RankLog]], planned: set[int], whose: str, attempt: int | None) -> list[Finding]:

@@ -22,6 +22,7 @@ from harness.oracle.finding import COMPONENTS, Finding
 _RANKS = (
     (
         "code-executed",
+        "job-failed",
         "corrupt-accepted",
         "restarted-from-scratch",
         "lost-work",
@@ -33,7 +34,7 @@ _RANKS = (
     ),
     ("data-repeated", "data-skipped", "diverged", "numerics"),
     ("state-lost",),
-    ("retention", "leak"),
+    ("not-durable", "retention", "leak", "blocking-save"),
 )
 _REASONS = ("baseline-unstable", "harness-error", "foreign-death", "not-comparable", "fault-did-not-fire", "out-of-time")
 # Failures of which a lost component is the likely cause.

@@ -14,18 +14,20 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from harness.probe.digest import digest_components
 from harness.probe.event_log import EventLog, format_float
 from harness.probe.numeric import VARIABLE as NUMERIC_VARIABLE
 from harness.probe.numeric import NumericFault, apply_numeric_faults, parse_numeric_faults
 from harness.reference import train
+from harness.reference.amp import global_l2_norm
 from harness.reference.hooks import BatchReport, SkippedCheckpoint, TrainingHooks
 from harness.reference.state import Training
 from harness.reference.world import World
 
 LOG_VARIABLE = "HARNESS_EVENT_LOG"
-_FLOAT_FIELDS = ("loss", "global_loss", "learning_rate", "scale", "grad_norm")
+_FLOAT_FIELDS = ("loss", "global_loss", "learning_rate", "scale", "grad_norm", "max_norm", "stepped_norm")
 
 
 class ProbeHooks(TrainingHooks):
@@ -41,6 +43,7 @@ class ProbeHooks(TrainingHooks):
         self._faults = faults
         self._log: EventLog | None = None
         self._rank = 0
+        self._stepped_norm: float | None = None
 
     def _write(self, event: str, **fields: Any) -> None:
         if self._log is not None:
@@ -60,6 +63,16 @@ class ProbeHooks(TrainingHooks):
             arguments=list(arguments),
         )
 
+    def built(self, training: Training) -> None:
+        """Measure what really reaches the optimizer, whatever the trainer says that it has done to it."""
+
+        def measure(optimizer: Optimizer, *_: object) -> None:
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            self._stepped_norm = global_l2_norm(parameters)
+
+        if self._log is not None:
+            training.optimizer.register_step_pre_hook(measure)
+
     def resume(
         self, step: int, checkpoint: str | None, skipped: Sequence[SkippedCheckpoint], world_size_saved: int | None
     ) -> None:
@@ -78,7 +91,8 @@ class ProbeHooks(TrainingHooks):
 
     def batch(self, report: BatchReport) -> None:
         """Record one batch."""
-        fields: dict[str, Any] = dict(vars(report))
+        fields: dict[str, Any] = {**vars(report), "stepped_norm": self._stepped_norm}
+        self._stepped_norm = None
         for name in _FLOAT_FIELDS:
             fields[name] = None if fields[name] is None else format_float(fields[name])
         self._write("batch", tag="STEP" if report.reason is None else "SKIP", **fields)

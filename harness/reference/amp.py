@@ -28,6 +28,7 @@ from torch.nn.functional import cross_entropy
 from harness.reference.accumulation import loss_scaled_for_accum, no_sync_context
 from harness.reference.comm import any_rank, mean_over_ranks
 from harness.reference.parallel import broadcast_buffers
+from harness.reference.recompute import activation_limit
 from harness.reference.state import Training
 
 DEFAULT_MAX_NORM = 1.0
@@ -79,6 +80,11 @@ def all_finite(tensors: list[Tensor]) -> bool:
 def has_non_finite_grad(parameters: Iterable[Parameter]) -> bool:
     """Return whether any gradient holds an infinity or a NaN."""
     return not all_finite(gradients_of(parameters))
+
+
+def global_l2_norm(parameters: Iterable[Parameter]) -> float:
+    """Return the common L2 norm of all gradients, over all ranks' parts of them."""
+    return _number(torch.nn.utils.get_total_norm(gradients_of(parameters)))
 
 
 def amp_dtype(device: str) -> torch.dtype:
@@ -143,12 +149,15 @@ def take_step(
     optimizer.zero_grad(set_to_none=True)
     buffers_before = [buffer.clone() for buffer in training.model.buffers()]
     own_loss, global_loss = accumulate_gradients(training, tokens, noise_amplitude, change_logits)
+    defects = training.config.defect
     if skips(training) and not math.isfinite(global_loss):
-        back_off(scaler)
+        if "no-scaler-update" not in defects:
+            back_off(scaler)
         restore_buffers(training, buffers_before)
         return StepOutcome("non_finite_loss", own_loss, global_loss, learning_rate, scale, math.nan)
-    if "clip-scaled" in training.config.defect:
-        clip_global_l2_norm(trained_parameters(training), DEFAULT_MAX_NORM)
+    scaled_norm = None
+    if "clip-scaled" in defects:
+        scaled_norm, _ = clip_global_l2_norm(trained_parameters(training), DEFAULT_MAX_NORM)
     if scaler is not None:
         scaler.unscale_(optimizer)
     bad = has_non_finite_grad(trained_parameters(training))
@@ -158,7 +167,7 @@ def take_step(
         broadcast_buffers(training.model)
     else:
         restore_buffers(training, buffers_before)
-    return StepOutcome(reason, own_loss, global_loss, learning_rate, scale, norm)
+    return StepOutcome(reason, own_loss, global_loss, learning_rate, scale, norm if scaled_norm is None else scaled_norm)
 
 
 def restore_buffers(training: Training, before: list[Tensor]) -> None:
@@ -208,11 +217,14 @@ def _backward(training: Training, loss: Tensor) -> None:
 
 def _forward(training: Training, tokens: Tensor, noise_amplitude: float, change_logits: Callable[[Tensor], Tensor]) -> Tensor:
     """The loss of a micro-batch, divided by their number."""
-    dtype = _DTYPES.get(training.config.precision)
-    with torch.autocast(training.device.type, dtype=dtype, enabled=dtype is not None):
+    config = training.config
+    dtype = _DTYPES.get(config.precision)
+    with torch.autocast(training.device.type, dtype=dtype, enabled=dtype is not None), activation_limit(config.activation_limit):
         logits = change_logits(training.wrapped(tokens[:, :-1], noise_amplitude))
+    if "fp16-range" in config.defect:
+        logits = (logits * 2.0**15).float() / 2.0**15
     targets = tokens[:, -logits.shape[1] :]
-    divisor = 1 if "loss-not-divided" in training.config.defect else training.config.accumulate
+    divisor = 1 if "loss-not-divided" in config.defect else config.accumulate
     # The loss in float32: a sum over many float16 values overflows early.
     return loss_scaled_for_accum(logits.float().flatten(0, 1), targets.flatten(), divisor, cross_entropy)
 
@@ -230,7 +242,7 @@ def _update(training: Training, skip: bool) -> float:
         training.state.step += 1
         if training.ema is not None:
             training.ema.update()
-    if scaler is not None and not (skip and "no-scaler-update" in defects):
+    if scaler is not None:
         # After a skip too: it halves the scale, on every rank alike, since all have seen the same non-finite gradients.
         scaler.update()
     return norm

@@ -48,6 +48,7 @@ class TrainConfig:
     recompute: str = "none"
     ema: float = 0.0
     noise: float = 0.1
+    activation_limit: int = 0
     on_loss_jump: str = "ignore"
     defect: tuple[str, ...] = field(default=())
 
@@ -89,6 +90,7 @@ _OPTIONS = (
     _Option("recompute", str, "which activations are computed again in the backward pass", choices=MODES),
     _Option("ema", float, "decay of the average of the weights, 0 for none", minimum=0.0, maximum=0.9999),
     _Option("noise", float, "largest standard deviation of the noise on the embeddings", minimum=0.0),
+    _Option("activation-limit", int, "bytes that a forward pass may keep for the backward pass, 0 for any", minimum=0),
     _Option("on-loss-jump", str, "what a loss of more than twice the usual one does", choices=("ignore", "rollback")),
 )
 

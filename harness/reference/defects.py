@@ -16,45 +16,166 @@ class Defect:
 
     Attributes:
         name: The word for `--defect`.
+        symptom: What people see, in the words in which they report it.
         effect: What the trainer then does wrong.
-        kinds: The failure kinds that name it rightly, the first being the best one.
+        kind: The failure kind that names it.
         component: What the harness must name as lost or damaged.
         formats: The checkpoint formats it exists in; empty for all.
         omits: The part of the checkpoint that is not restored, if that is the mistake.
     """
 
     name: str
+    symptom: str
     effect: str
-    kinds: tuple[str, ...]
+    kind: str
     component: str
     formats: tuple[str, ...] = ()
     omits: str | None = None
 
 
+def _not_restored(part: str, symptom: str, kind: str, component: str, name: str = "") -> Defect:
+    return Defect(name or f"no-{part}", symptom, f"{part} is not restored on resume", kind, component, omits=part)
+
+
+_CURVE = "resumed loss curve differs"
 _ALL = (
-    Defect("no-rng", "the generators are not restored", ("state-lost", "diverged"), "rng", omits="rng"),
-    Defect("no-optimizer", "AdamW's moments are not restored", ("state-lost", "diverged"), "optimizer", omits="optimizer"),
-    Defect("no-scheduler", "warm-up starts again on resume", ("state-lost", "diverged"), "scheduler", omits="scheduler"),
-    Defect("no-scaler", "the loss scale starts again on resume", ("state-lost",), "scaler", omits="scaler"),
+    # -- parts of the state that a resume forgets
+    _not_restored("rng", _CURVE, "diverged", "rng.python"),
+    _not_restored("rng.python", _CURVE, "diverged", "rng.python", "no-rng-python"),
+    _not_restored("rng.numpy", _CURVE, "diverged", "rng.numpy", "no-rng-numpy"),
+    _not_restored("rng.torch", _CURVE, "diverged", "rng.torch", "no-rng-torch"),
+    _not_restored("rng.noise", _CURVE, "diverged", "rng.noise", "no-rng-noise"),
+    _not_restored("optimizer", "momentum forgotten", "diverged", "optimizer"),
+    _not_restored("scheduler", "warm-up starts again", "diverged", "scheduler"),
+    _not_restored("scaler", "scale starts again", "state-lost", "scaler"),
+    _not_restored("data", "other data order", "diverged", "data"),
+    _not_restored("epoch-order", "other data order", "diverged", "data"),
+    _not_restored("ema", "evaluation differs although the loss does not", "state-lost", "ema"),
+    _not_restored("buffers", "evaluation differs although the loss does not", "state-lost", "buffers"),
+    Defect(
+        "moments-by-number",
+        "every parameter's moments belong to its neighbour",
+        "the optimizer's state is loaded by number, and the parameters are passed in another order than at the save",
+        "diverged",
+        "optimizer",
+    ),
+    # -- checkpoints that are not what they seem
     Defect(
         "in-place",
+        "no checkpoint left after a crash in a save",
         "one fixed file is opened under its final name and overwritten, so a kill in a save destroys the only checkpoint",
-        ("last-good-lost", "bad-refusal"),
+        "last-good-lost",
         "checkpoint-files",
         formats=("single",),
     ),
     Defect(
-        "manifest-first",
-        "the manifest is committed before the shards are written, so a kill leaves a checkpoint that looks complete",
-        ("last-good-lost", "lost-work"),
+        "reuse-directory",
+        "no checkpoint left after a crash in a save",
+        "shards are renamed into the directory of the last checkpoint, so a kill between two renames destroys both",
+        "last-good-lost",
         "checkpoint-files",
         formats=("sharded",),
     ),
     Defect(
+        "no-fsync",
+        "no checkpoint left after a power cut",
+        "files are renamed to their names without having been synced",
+        "not-durable",
+        "checkpoint-files",
+    ),
+    Defect(
+        "manifest-first",
+        "NaN or nonsense long after a resume",
+        "the manifest is committed before the shards are written, so a kill leaves a checkpoint that looks complete",
+        "lost-work",
+        "checkpoint-files",
+        formats=("sharded",),
+    ),
+    Defect(
+        "partial-shard",
+        "NaN 100 steps after a resume",
+        "the last quarter of a shard is zeros behind a manifest that fits, as of a buffer that was reused too early",
+        "diverged",
+        "optimizer",
+        formats=("sharded",),
+    ),
+    Defect(
+        "short-shard",
+        "sha256 mismatch on rank",
+        "the last bytes of a shard never reach the file",
+        "bad-refusal",
+        "checkpoint-files",
+        formats=("sharded",),
+    ),
+    Defect(
+        "missing-shard",
+        "shard file missing",
+        "the last rank writes no file, and the manifest lists it",
+        "bad-refusal",
+        "checkpoint-files",
+        formats=("sharded",),
+    ),
+    Defect(
+        "odd-schema",
+        "unknown schema",
+        "saves under a schema that no loader knows",
+        "bad-refusal",
+        "checkpoint-files",
+    ),
+    Defect(
+        "no-reshard",
+        "world_size mismatch",
+        "does not put the shards of another number of ranks together, although it was asked to",
+        "bad-refusal",
+        "checkpoint-files",
+        formats=("sharded",),
+    ),
+    Defect("no-rotation", "disk fills in mid-run", "old checkpoints are never removed", "retention", "checkpoint-files"),
+    Defect(
+        "sync-save",
+        "slow save blocks training",
+        "everything is written before the asynchronous save returns",
+        "blocking-save",
+        "process",
+        formats=("dcp-async",),
+    ),
+    # -- numbers
+    Defect(
         "no-skip",
+        "every weight NaN after a step",
         "losses and gradients are not checked: the optimizer steps on non-finite numbers",
-        ("numerics", "diverged"),
+        "numerics",
         "gradients",
+    ),
+    Defect("no-clip", "loss goes vertical after one batch", "gradients are not clipped", "numerics", "gradients"),
+    Defect(
+        "clip-scaled",
+        "clip acts on scaled gradients",
+        "clips before the unscale, so that nearly every step is far too small",
+        "numerics",
+        "gradients",
+    ),
+    Defect("no-scaler-update", "scale never changes", "the scaler is not told of a skip", "numerics", "scaler"),
+    Defect(
+        "fp16-range",
+        "hundreds of skips per epoch",
+        "the model's logits lie at the edge of what float16 can hold",
+        "numerics",
+        "scaler",
+    ),
+    Defect(
+        "loss-not-divided",
+        "optimizer step accum_steps times too big",
+        "the micro-batches' losses are not divided by their number",
+        "diverged",
+        "gradients",
+    ),
+    Defect(
+        "no-recompute",
+        "activations do not fit",
+        "activations are kept although recompute was asked for",
+        "job-failed",
+        "process",
     ),
 )
 DEFECTS: dict[str, Defect] = {defect.name: defect for defect in _ALL}

@@ -35,6 +35,7 @@ class BatchReport:
         learning_rate: The one of this batch's update.
         scale: The factor on this batch's loss, or None without a scaler.
         grad_norm: Global L2 norm of the unscaled gradients before clipping; NaN if the batch has no backward pass.
+        max_norm: The norm that gradients are clipped to.
         samples: Indices of this rank's samples, in order.
         parameters_finite: Whether every parameter of this rank is finite after the batch.
     """
@@ -49,6 +50,7 @@ class BatchReport:
     learning_rate: float
     scale: float | None
     grad_norm: float
+    max_norm: float
     samples: list[int]
     parameters_finite: bool
 
@@ -58,6 +60,9 @@ class TrainingHooks:
 
     def start(self, world: World, arguments: Sequence[str]) -> None:
         """The rank runs; no checkpoint has been read."""
+
+    def built(self, training: Training) -> None:
+        """The live objects exist; whoever wants to watch the optimizer can hang on to it now."""
 
     def resume(
         self, step: int, checkpoint: str | None, skipped: Sequence[SkippedCheckpoint], world_size_saved: int | None

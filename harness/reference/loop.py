@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.reference.amp import all_finite, build_scaler, take_step, trained_parameters
+from harness.reference import atomic
+from harness.reference.amp import DEFAULT_MAX_NORM, all_finite, build_scaler, take_step, trained_parameters
 from harness.reference.checkpoint import CheckpointStore
 from harness.reference.config import TrainConfig
 from harness.reference.data import EpochLoader, SuccessorDataset, shift_tokens
@@ -46,6 +47,8 @@ def run_job(config: TrainConfig, world: World, hooks: TrainingHooks, say: Print)
         CheckpointError: A save failed, and the job is to fail then.
     """
     training = build_training(config, world)
+    hooks.built(training)
+    atomic.SYNC_FILES = "no-fsync" not in config.defect
     if isinstance(training.optimizer, ShardedAdamW):
         say(f"optimizer state: {training.optimizer.memory_bytes()} bytes per rank, 12 P / N")
     store = CheckpointStore(load_format(config), config.out, config.keep_last)
@@ -64,7 +67,8 @@ def build_training(config: TrainConfig, world: World) -> Training:
     own_seed = config.seed + (world.rank if config.rng_scope == "rank" else 0)
     noise = torch.Generator().manual_seed(derive_seed(own_seed, 1))
     draws = RowDraws(world.rank, world.world_size, config.rng_scope == "global", noise)
-    model = build_model(config.model, config.width, config.dropout, draws, config.recompute).to(device)
+    recompute = "none" if "no-recompute" in config.defect else config.recompute
+    model = build_model(config.model, config.width, config.dropout, draws, recompute).to(device)
     wrapped = wrap_model(model, config.parallelism, world, device)
     optimizer = build_optimizer(model, config.parallelism, world, config.learning_rate)
     training = Training(
@@ -192,6 +196,7 @@ def train_batch(training: Training, hooks: TrainingHooks, indices: Tensor, token
         learning_rate=outcome.learning_rate,
         scale=outcome.scale,
         grad_norm=outcome.grad_norm,
+        max_norm=DEFAULT_MAX_NORM,
         samples=indices.tolist(),
         parameters_finite=all_finite([parameter.detach() for parameter in trained_parameters(training)]),
     )

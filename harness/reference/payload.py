@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -67,12 +67,12 @@ def check_payload(payload: Any, path: Path) -> dict[str, Any]:
     """
     if not isinstance(payload, dict):
         raise mismatch("cannot decode", path, "a dict", type(payload).__name__)
-    payload = migrate(payload, path)
-    missing, unexpected = sorted(KEYS - payload.keys()), sorted(payload.keys() - KEYS)
+    payload = migrate(cast("dict[str, Any]", payload), path)
+    missing, unexpected = sorted(KEYS - found.keys()), sorted(found.keys() - KEYS)
     if missing or unexpected:
-        found = ", ".join([f"no {key}" for key in missing] + [f"unexpected {key}" for key in unexpected])
-        raise mismatch("keys differ", path, ", ".join(sorted(KEYS)), found)
-    return payload
+        text = ", ".join([f"no {key}" for key in missing] + [f"unexpected {key}" for key in unexpected])
+        raise mismatch("keys differ", path, ", ".join(sorted(KEYS)), text)
+    return found
 
 
 def apply_payload(training: Training, payload: dict[str, Any], path: Path, omitted: Collection[str] = ()) -> str | None:
@@ -90,7 +90,7 @@ def apply_payload(training: Training, payload: dict[str, Any], path: Path, omitt
     saved |= {f"ema.{name}": tensor for name, tensor in payload["ema"].items()}
     live = live_tensors(training)
     check_layout(live, {name: tuple(tensor.shape) for name, tensor in saved.items()}, path)
-    filler = Filler(kept(live, omitted), path)
+    filler = Filler(kept(training, live, omitted), path)
     filler.fill(Piece(name, 0, tensor.reshape(-1)) for name, tensor in saved.items())
     filler.finish()
     settle(training, payload["optimizer"]["param_groups"], path, omitted)
@@ -99,9 +99,21 @@ def apply_payload(training: Training, payload: dict[str, Any], path: Path, omitt
     return apply_rng_states(training, payload["rng"], omitted)
 
 
-def kept(live: dict[str, LocalTensor], omitted: Collection[str]) -> dict[str, LocalTensor]:
-    """Leave out the tensors of the parts that a planted defect does not restore."""
-    return {name: tensor for name, tensor in live.items() if name.partition(".")[0] not in omitted}
+def kept(training: Training, live: dict[str, LocalTensor], omitted: Collection[str]) -> dict[str, LocalTensor]:
+    """Leave out the tensors of the parts that a planted defect does not restore; or, as another one does, mix them up."""
+    buffers = {f"model.{name}" for name, _ in training.model.named_buffers()} if "buffers" in omitted else set()
+    found = {n: t for n, t in live.items() if n.partition(".")[0] not in omitted and n not in buffers}
+    if "moments-by-number" not in training.config.defect:
+        return found
+    return {_neighbour(name): tensor for name, tensor in found.items()}
+
+
+def _neighbour(name: str) -> str:
+    """The tensor that stands in this one's place if the two blocks change places in the optimizer's order."""
+    for one, other in (("optimizer.blocks.0.", "optimizer.blocks.1."), ("optimizer.blocks.1.", "optimizer.blocks.0.")):
+        if name.startswith(one):
+            return other + name.removeprefix(one)
+    return name
 
 
 def settle(training: Training, groups: list[dict[str, Any]], path: Path, omitted: Collection[str]) -> None:

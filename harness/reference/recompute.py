@@ -11,10 +11,12 @@ Source: torch/utils/checkpoint.py; Chen et al., Training Deep Nets with Sublinea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 LAYERS_PER_SEGMENT = 4
@@ -42,3 +44,31 @@ def run_layers(layers: Sequence[nn.Module], hidden: Tensor, layers_per_segment: 
 def run_again(function: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
     """Run one function whose inner activations are computed again in the backward pass (selective recompute)."""
     return cast("Tensor", checkpoint(function, hidden, use_reentrant=False, preserve_rng_state=True))
+
+
+@contextlib.contextmanager
+def activation_limit(limit_bytes: int) -> Iterator[None]:
+    """Let a forward pass keep so many bytes for the backward pass and no more, as a device with little memory would.
+
+    Each storage counts once, however many tensors look at it. What is computed again later does not count.
+
+    Args:
+        limit_bytes: 0 for no limit.
+
+    Raises:
+        MemoryError: The pass keeps more.
+    """
+    if not limit_bytes:
+        yield
+        return
+    kept: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        if sum(kept.values()) > limit_bytes:
+            raise MemoryError(f"activations do not fit: expected at most {limit_bytes} bytes, found {sum(kept.values())} so far")
+        return tensor
+
+    with saved_tensors_hooks(count, lambda tensor: tensor):
+        yield

@@ -8,7 +8,6 @@ after the other and takes what it needs, so a checkpoint of n ranks can be put t
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from harness.reference.atomic import TEMPORARY_SUFFIX, atomic_save, decode_payload, read_bytes, write_payload
-from harness.reference.comm import raise_together, rank0_decides
+from harness.reference.atomic import TEMPORARY_SUFFIX, atomic_save, decode_payload, read_bytes
+from harness.reference.comm import raise_together
 from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch
@@ -26,19 +25,13 @@ from harness.reference.manifest import (
     Manifest,
     ShardRecord,
     check_digest,
-    exchange_records,
     find_directories,
-    header_of,
-    make_manifest,
-    prepare_directory,
     read_manifest,
     save_directory,
     verify_directory,
-    write_manifest,
 )
 from harness.reference.payload import kept, settle
 from harness.reference.state import (
-    CHECKPOINT_SCHEMA,
     Training,
     apply_rng_states,
     apply_small_state,
@@ -62,7 +55,7 @@ def build_shard(training: Training) -> dict[str, Any]:
     pieces = own_pieces(floats, training.world.rank, training.world.world_size)
     flat = torch.cat([piece.values.cpu() for piece in pieces]) if pieces else torch.empty(0)
     return {
-        "schema": CHECKPOINT_SCHEMA,
+        "schema": small_state(training)["schema"],
         "rank": training.world.rank,
         "numel": flat.numel(),
         "flat": flat,
@@ -185,29 +178,16 @@ def check_shard(shard: Any, record: ShardRecord, rank: int, path: Path) -> None:
         raise mismatch("wrong slice", path, f"rank {rank}, {record.numel} elements", f"rank {shard['rank']}, {shard['numel']}")
 
 
-def save_manifest_first(training: Training, path: Path) -> None:
-    """The planted defect `manifest-first`: commit on checksums of what is still in memory, then write the shards."""
-    shard = build_shard(training)
-    size, sha256 = write_payload(shard, io.BytesIO())
-    record = ShardRecord(shard_name(shard["rank"]), size, sha256, numel=shard["numel"])
-    rank0_decides(lambda: prepare_directory(path))
-    shards = exchange_records(path, lambda: [record])
-    rank0_decides(lambda: write_manifest(path, make_manifest(header_of(training), shards)))
-    exchange_records(path, lambda: write_shard(shard, path))
-
-
 class ShardedFormat(SynchronousFormat):
     """See the module.
 
     Args:
         reshard: Whether to load a checkpoint saved by another number of ranks.
         omitted: Parts that a planted defect does not restore.
-        manifest_first: Whether that planted defect is on.
     """
 
-    def __init__(self, reshard: bool, omitted: Collection[str], manifest_first: bool) -> None:
+    def __init__(self, reshard: bool, omitted: Collection[str]) -> None:
         self._reshard = reshard
-        self._manifest_first = manifest_first
         self._omitted = omitted
 
     def path_for(self, parent: Path, batch: int) -> Path:
@@ -226,10 +206,7 @@ class ShardedFormat(SynchronousFormat):
 
     def save(self, training: Training, path: Path) -> bool:
         """Write this rank's shard and commit together."""
-        if self._manifest_first:
-            save_manifest_first(training, path)
-        else:
-            save_sharded(build_shard(training), path, training.state.step)
+        save_sharded(build_shard(training), path, training.state.step)
         return True
 
     def load(self, training: Training, path: Path) -> str | None:
@@ -244,7 +221,7 @@ class ShardedFormat(SynchronousFormat):
 
     def _apply(self, training: Training, path: Path) -> str | None:
         live = live_tensors(training)
-        filler = Filler(kept(live, self._omitted), path)
+        filler = Filler(kept(training, live, self._omitted), path)
         rng_states = []
         last: dict[str, Any] = {}
         for last in load_sharded(path, None if self._reshard else training.world.world_size):
@@ -259,4 +236,11 @@ class ShardedFormat(SynchronousFormat):
 
 def build_format(config: TrainConfig) -> ShardedFormat:
     """Return the format as the configuration wants it."""
-    return ShardedFormat(config.reshard, omitted_parts(config.defect), "manifest-first" in config.defect)
+    reshard = config.reshard and "no-reshard" not in config.defect
+    if planted.SAVES.keys() & set(config.defect):
+        return planted.PlantedSaves(reshard, config.defect)
+    return ShardedFormat(reshard, omitted_parts(config.defect))
+
+
+# The planted variants build on what is defined above.
+from harness.reference import planted  # noqa: E402

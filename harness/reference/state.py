@@ -102,7 +102,7 @@ def small_state(training: Training) -> dict[str, Any]:
     """Return everything that is small and the same on every rank: all but tensors of the model, moments, and RNG."""
     config, state = training.config, training.state
     return {
-        "schema": CHECKPOINT_SCHEMA,
+        "schema": "v1" if "odd-schema" in config.defect else CHECKPOINT_SCHEMA,
         "world_size": training.world.world_size,
         "state": {"batch": state.batch, "step": state.step, "loss_history": list(state.loss_history)},
         "data": {
@@ -152,7 +152,9 @@ def apply_small_state(training: Training, small: dict[str, Any], path: object, o
     state.batch, state.step = counters["batch"], counters["step"]
     state.loss_history = list(counters["loss_history"])
     if "data" not in omitted:
-        state.epoch, state.batch_in_epoch, state.epoch_order = data["epoch"], data["batch_in_epoch"], data["epoch_order"]
+        state.epoch, state.batch_in_epoch = data["epoch"], data["batch_in_epoch"]
+    if not {"data", "epoch-order"} & set(omitted):
+        state.epoch_order = data["epoch_order"]
     state.amp.load_state_dict(small["amp"])
     if "scheduler" not in omitted:
         training.scheduler.load_state_dict(small["scheduler"])

@@ -50,7 +50,7 @@ def main(argv: Sequence[str], hooks: TrainingHooks | None = None) -> int:
         return _give_up(world, "refused", error, REFUSED)
     except Exception as error:  # noqa: BLE001  whatever it is, the exit code and the event log must say so
         hooks.failed(one_line(error))
-        if not (isinstance(error, (CheckpointError, OSError)) or is_peer_loss(error)):
+        if not (isinstance(error, (CheckpointError, OSError, MemoryError)) or is_peer_loss(error)):
             traceback.print_exc()  # not a fault of the surroundings: the code is wrong, and the place matters
         return _give_up(world, "failed", error, FAILED)
     return DONE
