@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from harness.oracle.completion import completion
 from harness.oracle.control import control
+from harness.oracle.execution import execution
 from harness.oracle.finding import Finding, inconclusive
 from harness.oracle.fired import fired
 from harness.oracle.history import History
@@ -33,6 +34,7 @@ ORACLES: tuple[Oracle, ...] = (
     control,
     fired,
     liveness,
+    execution,
     refusal,
     completion,
     integrity,
