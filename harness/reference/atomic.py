@@ -165,14 +165,14 @@ def write_payload(payload: Any, file: BinaryIO) -> tuple[int, str]:
     return hashed.size_bytes, hashed.sha256()
 
 
-def read_payload(path: Path) -> Any:
-    """Read what `atomic_save` wrote: first check every byte, then decode those very bytes.
+def read_payload(path: Path, *, unsafe: bool = False) -> Any:
+    """Read what `atomic_save` wrote: first check every byte, then decode those very bytes; `unsafe` is a planted defect.
 
     Raises:
         CheckpointError: The file is missing, cut short, or altered; the text says what was expected and found.
         OSError: The file cannot be read.
     """
-    return decode_payload(read_bytes(path), path)
+    return decode_payload(read_bytes(path), path, unsafe=unsafe)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -187,7 +187,7 @@ def read_bytes(path: Path) -> bytes:
         raise mismatch("file missing", path, "a file", "none") from None
 
 
-def decode_payload(data: bytes, path: Path) -> Any:
+def decode_payload(data: bytes, path: Path, *, unsafe: bool = False) -> Any:
     """Check footer and checksum of a file's content and decode it; see `read_payload`."""
     body, footer = data[:-_FOOTER_SIZE_BYTES], data[-_FOOTER_SIZE_BYTES:]
     parsed = _FOOTER.fullmatch(footer)
@@ -200,16 +200,16 @@ def decode_payload(data: bytes, path: Path) -> Any:
     found_sha256 = hashlib.sha256(body).hexdigest()
     if found_sha256 != sha256:
         raise mismatch("sha256 mismatch", path, sha256, found_sha256)
-    return load_trusted_shape(data, path)
+    return load_trusted_shape(data, path, unsafe=unsafe)
 
 
-def load_trusted_shape(data: bytes, path: Path) -> Any:
-    """Decode bytes with `torch.load(weights_only=True)`: plain types and tensors, never code.
+def load_trusted_shape(data: bytes, path: Path, *, unsafe: bool = False) -> Any:
+    """Decode bytes with `torch.load(weights_only=True)`: plain types and tensors, never code; `unsafe` is a planted defect.
 
     Raises:
         CheckpointError: The bytes are no such payload.
     """
     try:
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=not unsafe)
     except Exception as error:
         raise CheckpointError(f"cannot decode: {path}: expected a torch.save archive, found {error}") from error

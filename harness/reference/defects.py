@@ -51,6 +51,13 @@ _ALL = (
         formats=("sharded",),
     ),
     Defect(
+        "unsafe-load",
+        "checkpoints are unpickled with weights_only=False, so whoever can write one can run code in the trainer",
+        ("code-executed",),
+        "checkpoint-files",
+        formats=("single",),
+    ),
+    Defect(
         "no-skip",
         "losses and gradients are not checked: the optimizer steps on non-finite numbers",
         ("numerics", "diverged"),

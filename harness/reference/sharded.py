@@ -22,7 +22,7 @@ from harness.reference.comm import raise_together, rank0_decides
 from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch
-from harness.reference.formats import CheckpointHeader, checkpoint_name
+from harness.reference.formats import CheckpointHeader, check_names, checkpoint_name
 from harness.reference.manifest import (
     Manifest,
     ShardRecord,
@@ -33,7 +33,6 @@ from harness.reference.manifest import (
     prepare_directory,
     read_manifest,
     save_directory,
-    verify_directory,
     write_manifest,
 )
 from harness.reference.rng import capture_rng_state
@@ -46,6 +45,10 @@ from harness.reference.state import (
     load_optimizer_state_by_name,
     optimizer_state_by_name,
     small_state,
+)
+
+_KEYS = frozenset(
+    {"schema", "rank", "offset", "numel", "flat", "layout", "total_numel", "other_tensors", "param_groups", "small", "rng"}
 )
 
 
@@ -123,11 +126,6 @@ def shard_name(rank: int) -> str:
     return f"rank{rank}.bin"
 
 
-def rank_of_shard(name: str) -> str:
-    """Return the rank in a shard's file name, or the name itself if it holds none."""
-    return name.removeprefix("rank").removesuffix(".bin")
-
-
 def write_shard(shard: dict[str, Any], directory: Path) -> list[ShardRecord]:
     """Write one rank's file durably.
 
@@ -171,7 +169,10 @@ def load_sharded(src_dir: Path, expected_world_size: int | None) -> list[dict[st
         data = read_bytes(path)
         check_digest(record, path, len(data), hashlib.sha256(data).hexdigest(), str(rank))
         shard = decode_payload(data, path)
-        check_schema(shard["schema"], path)
+        if not isinstance(shard, dict):
+            raise mismatch("cannot decode", path, "a dict", type(shard).__name__)
+        check_schema(shard.get("schema"), path)
+        check_names(shard, _KEYS, path)
         shards.append(shard)
     check_slices(src_dir, shards)
     return shards
@@ -189,13 +190,15 @@ def check_ranks(src_dir: Path, manifest: Manifest) -> None:
 
 
 def check_slices(src_dir: Path, shards: list[dict[str, Any]]) -> None:
-    """Raise `CheckpointError` unless the slices cover the vector once, in rank order."""
+    """Raise `CheckpointError` unless the slices are of one vector, and cover it once, in rank order."""
     end = 0
     for rank, shard in enumerate(shards):
         found = (shard["rank"], shard["offset"], shard["flat"].numel())
         if found != (rank, end, shard["numel"]):
             expected = f"rank {rank}, offset {end}, {shard['numel']} elements"
             raise mismatch("wrong slice", src_dir / shard_name(rank), expected, found)
+        if (shard["layout"], shard["total_numel"]) != (shards[0]["layout"], shards[0]["total_numel"]):
+            raise mismatch("wrong layout", src_dir / shard_name(rank), f"that of {shard_name(0)}", "another")
         end += shard["numel"]
     if end != shards[0]["total_numel"]:
         raise mismatch("wrong slice", src_dir, f"{shards[0]['total_numel']} elements", f"{end} over all shards")
@@ -235,10 +238,9 @@ class ShardedFormat:
         return find_directories(parent)
 
     def verify(self, path: Path) -> CheckpointHeader:
-        """Check every byte of every shard."""
-        manifest, header = verify_directory(path, rank_of_shard)
-        check_ranks(path, manifest)
-        return header
+        """Check every byte of every shard, and decode it: what its checksum vouches for may still not be a shard."""
+        small = load_sharded(path, None)[0]["small"]
+        return CheckpointHeader(small["state"]["batch"], small["state"]["step"], small["world_size"])
 
     def save(self, training: Training, path: Path) -> None:
         """Write this rank's shard and commit together."""
@@ -252,7 +254,7 @@ class ShardedFormat:
         error, warning = None, None
         try:
             shards = load_sharded(path, None if self._reshard else training.world.world_size)
-            warning = self._apply(training, shards, path)
+            warning = self._apply(training, shards, path / shard_name(0))
         except (OSError, CheckpointError) as caught:
             error = caught
         raise_together(error, f"load {path.name}")

@@ -15,7 +15,7 @@ from harness.reference.comm import gather_values, raise_together, rank0_decides
 from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch, one_line
-from harness.reference.formats import CheckpointHeader, batch_of, checkpoint_name
+from harness.reference.formats import CheckpointHeader, batch_of, check_names, checkpoint_name
 from harness.reference.rng import capture_rng_state
 from harness.reference.state import (
     Training,
@@ -47,19 +47,21 @@ def build_payload(training: Training, rng_states: list[dict[str, Any]]) -> dict[
     }
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path, *, unsafe: bool = False) -> dict[str, Any]:
     """Read and check a single-file checkpoint; changes nothing.
 
+    Args:
+        path: The file.
+        unsafe: The planted defect `unsafe-load`.
+
     Raises:
-        CheckpointError: Missing, damaged, of unknown schema, or without one of its parts.
+        CheckpointError: Missing, damaged, of unknown schema, without one of its parts, or with one that nobody knows.
     """
-    payload = read_payload(path)
+    payload = read_payload(path, unsafe=unsafe)
     if not isinstance(payload, dict):
         raise mismatch("cannot decode", path, "a dict", type(payload).__name__)
     check_schema(payload.get("schema"), path)
-    missing = sorted(_KEYS - payload.keys())
-    if missing:
-        raise mismatch("incomplete", path, ", ".join(sorted(_KEYS)), f"no {', '.join(missing)}")
+    check_names(payload, _KEYS, path)
     if batch_of(path) not in (None, payload["state"]["batch"]):
         found = payload["state"]["batch"]
         raise mismatch("step mismatch", path, f"batch {batch_of(path)} as in the name", f"batch {found}")
@@ -67,10 +69,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 class SingleFormat:
-    """See the module; `in_place` is the planted defect of that name."""
+    """See the module; `in_place` and `unsafe_load` are the planted defects of those names."""
 
-    def __init__(self, in_place: bool, omitted: Collection[str]) -> None:
+    def __init__(self, in_place: bool, omitted: Collection[str], unsafe_load: bool = False) -> None:
         self._in_place = in_place
+        self._unsafe_load = unsafe_load
         self._omitted = omitted
 
     def path_for(self, parent: Path, batch: int) -> Path:
@@ -87,7 +90,7 @@ class SingleFormat:
 
     def verify(self, path: Path) -> CheckpointHeader:
         """Check every byte of the file."""
-        payload = load_checkpoint(path)
+        payload = load_checkpoint(path, unsafe=self._unsafe_load)
         return CheckpointHeader(payload["state"]["batch"], payload["state"]["step"], payload["world_size"])
 
     def save(self, training: Training, path: Path) -> None:
@@ -99,7 +102,7 @@ class SingleFormat:
         """Restore this rank from the file."""
         error, warning = None, None
         try:
-            warning = self._apply(training, load_checkpoint(path), path)
+            warning = self._apply(training, load_checkpoint(path, unsafe=self._unsafe_load), path)
         except (OSError, CheckpointError) as caught:
             error = caught
         raise_together(error, f"load {path.name}")
@@ -132,4 +135,4 @@ def _overwrite(payload: dict[str, Any], path: Path) -> None:
 
 def build_format(config: TrainConfig) -> SingleFormat:
     """Return the format as the configuration wants it."""
-    return SingleFormat("in-place" in config.defect, omitted_parts(config.defect))
+    return SingleFormat("in-place" in config.defect, omitted_parts(config.defect), "unsafe-load" in config.defect)
