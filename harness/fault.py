@@ -15,6 +15,7 @@ Grammar (words in capitals are filled in; brackets are optional)::
     truncate CHECKPOINT[/PATTERN] to POSITION [attempt N]
     flip CHECKPOINT[/PATTERN] at POSITION [bit N] [attempt N]
     delete CHECKPOINT[/PATTERN] [attempt N]
+    tamper CHECKPOINT[/PATTERN] with TAMPERING [attempt N]
     overflow|nan|nonfinite-grad|spike WHO at batch N [times N]
 
     SIGNAL     sigkill, sigterm, sigstop
@@ -25,9 +26,10 @@ Grammar (words in capitals are filled in; brackets are optional)::
                slash is compared with the last name only, and `.` is the checkpoint directory itself
     POSITION   N% | byte N | last byte   (how many bytes land, or where)
     CHECKPOINT newest | older (the one before the newest) | every
+    TAMPERING  what becomes wrong although every byte can still be read: a name of `TAMPERINGS`
 
 `occurrence` counts from 1 over the whole attempt, for one rank and one pattern. `attempt` 0 is the first launch; damage
-(`truncate`, `flip`, `delete`) is done before its attempt, 1 unless said otherwise. Numeric faults hit a *batch* (the
+(`truncate`, `flip`, `delete`, `tamper`) is done before its attempt, 1 unless said otherwise. Numeric faults hit a *batch* (the
 count of batches over the whole job), not a step, because a skipped batch completes no step; they hit every attempt, and
 the uninterrupted run too: a bad batch is part of the data.
 """
@@ -46,9 +48,22 @@ from harness.errors import UsageError
 
 SIGNALS = {"sigkill": signal.SIGKILL, "sigterm": signal.SIGTERM, "sigstop": signal.SIGSTOP}
 NUMERIC_EFFECTS = ("overflow", "nan", "nonfinite-grad", "spike")
-DAMAGE_EFFECTS = ("truncate", "flip", "delete")
+DAMAGE_EFFECTS = ("truncate", "flip", "delete", "tamper")
 DISK_EFFECTS = ("quota", "full-disk")
 CHECKPOINT_CHOICES = ("newest", "older", "every")
+# What `tamper` can do to a checkpoint. Checksums on the way to the damage are corrected, so that they do not hide it.
+TAMPERINGS = {
+    "unknown-schema": "the schema in a manifest or a payload is one that nobody knows",
+    "unsafe-path-absolute": "a manifest gives its last shard by an absolute path",
+    "unsafe-path-parent": "a manifest gives its last shard by a path through the directory above",
+    "duplicate-rank": "a manifest lists its last shard twice",
+    "missing-rank": "a manifest does not list its last shard, which is there",
+    "sha256-mismatch": "one digit of a recorded sha256 is another: a manifest's for its last shard, or a data file's for itself",
+    "missing-key": "a part of a payload has another name, so that it is missing",
+    "unexpected-key": "a payload has one more part, which nobody knows",
+    "renamed-tensor": "one tensor of the model has another name",
+    "hostile-pickle": "a payload runs code when it is unpickled carelessly, and is otherwise what it was",
+}
 # All names, not `errno.errorcode`: that has one name a number, and would not know EOPNOTSUPP or EWOULDBLOCK.
 ERRNO_NAMES = frozenset(name for name in dir(errno) if name.startswith("E"))
 
@@ -200,11 +215,13 @@ class DamageFault:
     """Damage to files at rest, done between two attempts.
 
     Attributes:
-        effect: truncate, flip, delete.
+        effect: truncate, flip, delete, tamper.
         checkpoint: newest, older, every.
         pattern: which files of it; "" for a checkpoint that is one file, or for all its files.
         position: the size that is left (truncate), or the byte that is hit (flip).
         bit: the bit of that byte, 0 to 7 (flip).
+        attempt: the launch before which it is done.
+        tampering: a name of `TAMPERINGS` (tamper).
     """
 
     effect: str
@@ -213,6 +230,7 @@ class DamageFault:
     position: Position | None = None
     bit: int = 0
     attempt: int = 1
+    tampering: str = ""
 
     def __str__(self) -> str:
         target = f"{self.checkpoint}/{self.pattern}" if self.pattern else self.checkpoint
@@ -221,6 +239,8 @@ class DamageFault:
             how = f" to {self.position}"
         elif self.effect == "flip":
             how = f" at {self.position}" + (f" bit {self.bit}" if self.bit else "")
+        elif self.effect == "tamper":
+            how = f" with {self.tampering}"
         return f"{self.effect} {target}{how}{_attempt(self.attempt, default=1)}"
 
 
@@ -357,7 +377,7 @@ class _Sentence:
             raise self._problem(f"unknown checkpoint {checkpoint!r}; expected {', '.join(CHECKPOINT_CHOICES)}, then /PATTERN")
         if pattern.startswith("/") or ".." in pattern.split("/"):
             raise self._problem(f"{pattern!r} leaves the checkpoint directory; expected a pattern inside it")
-        position, bit = None, 0
+        position, bit, tampering = None, 0, ""
         if effect == "truncate":
             self._word("to")
             position = self._position()
@@ -365,7 +385,17 @@ class _Sentence:
             self._word("at")
             position = self._position()
             bit = self._number("a bit", maximum=7) if self._optional("bit") else 0
-        return DamageFault(effect, checkpoint, pattern, position, bit, self._attempt(default=1, minimum=1))
+        elif effect == "tamper":
+            self._word("with")
+            tampering = self._tampering()
+        return DamageFault(effect, checkpoint, pattern, position, bit, self._attempt(default=1, minimum=1), tampering)
+
+    def _tampering(self) -> str:
+        word = self._take(f"one of {', '.join(TAMPERINGS)}")
+        if word not in TAMPERINGS:
+            known = "; ".join(f"{name} ({sentence})" for name, sentence in TAMPERINGS.items())
+            raise self._problem(f"unknown tampering {word!r}; expected one of {known}")
+        return word
 
     def _numeric(self, effect: str) -> NumericFault:
         who = self._who()

@@ -13,6 +13,7 @@ from harness.oracle.asynchrony import asynchrony
 from harness.oracle.completion import completion
 from harness.oracle.control import control
 from harness.oracle.durability import durability
+from harness.oracle.execution import execution
 from harness.oracle.finding import Finding, inconclusive
 from harness.oracle.fired import fired
 from harness.oracle.history import History
@@ -35,6 +36,7 @@ ORACLES: tuple[Oracle, ...] = (
     control,
     fired,
     liveness,
+    execution,
     refusal,
     completion,
     integrity,

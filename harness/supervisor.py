@@ -111,6 +111,8 @@ class AttemptRunner:
             raise self._refused
         for text in self._gate.escapes:
             self._log.write("escaped", what=text)
+        if damage.marker_of(self._root).exists():
+            self._log.write("executed", path=damage.marker_of(self._root).name)
         self._log.write("files", moment="end", files=checkpoint_files.snapshot(self._root))
         ends = [process.end for process in self._processes.values() if process.end]
         done = bool(ends) and all(end.kind == "exited" and end.code == 0 for end in ends)

@@ -1,6 +1,7 @@
 """Damage to files at rest, between two attempts.
 
-Fault model: a file is shortened, one bit of it is flipped, or it is gone. Works only below the checkpoint directory that
+Fault model: a file is shortened, one bit of it is flipped, it is gone, or it says something else than it did
+(`harness.inject.tamper`). Works only below the checkpoint directory that
 the harness has made for the case; a symbolic link that leads out of it is refused, never followed.
 Not covered: damage while a process has the file open.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 from harness.checkpoint_files import Entry, committed_entries
 from harness.errors import UsageError
 from harness.fault import DamageFault, Position, matches_path
+from harness.inject import tamper
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ def apply(fault: DamageFault, root: Path) -> list[Damaged]:
         raise UsageError(
             [f"fault '{fault}': {path} leads out of the checkpoint directory {root}; nothing was damaged" for path in outside]
         )
-    return [_hit(fault, root, entry, path) for entry, path in targets]
+    hit = [damaged for entry, path in targets for damaged in _hit(fault, root, entry, path)]
+    return list({damaged.path: damaged for damaged in hit}.values())  # a manifest is corrected once for each of its shards
 
 
 def _chosen(fault: DamageFault, entries: list[Entry]) -> list[Entry]:
@@ -65,19 +68,36 @@ def _files(fault: DamageFault, root: Path, entry: Entry) -> list[Path]:
     return [file for file in files if not fault.pattern or matches_path(fault.pattern, str(file.relative_to(path)))]
 
 
-def _hit(fault: DamageFault, root: Path, entry: Entry, path: Path) -> Damaged:
+def _hit(fault: DamageFault, root: Path, entry: Entry, path: Path) -> list[Damaged]:
+    if fault.effect == "tamper":
+        return _tampered(fault, root, entry, path)
     before = path.read_bytes()
     after = before
     if fault.effect == "delete":
         path.unlink()
-        return Damaged(str(path.relative_to(root)), entry, len(before), 0, unchanged=False)
+        return [Damaged(str(path.relative_to(root)), entry, len(before), 0, unchanged=False)]
     assert fault.position is not None
     if fault.effect == "truncate":
         after = before[: fault.position.of(len(before))]
     elif (place := _flipped_byte(fault.position, len(before))) is not None:
         after = before[:place] + bytes([before[place] ^ (1 << fault.bit)]) + before[place + 1 :]
     path.write_bytes(after)
-    return Damaged(str(path.relative_to(root)), entry, len(before), len(after), unchanged=before == after)
+    return [Damaged(str(path.relative_to(root)), entry, len(before), len(after), unchanged=before == after)]
+
+
+def _tampered(fault: DamageFault, root: Path, entry: Entry, path: Path) -> list[Damaged]:
+    """Tampers with a file; a file that has no such thing to tamper with is not hit."""
+    hit = []
+    for file, after in tamper.altered(fault.tampering, path, marker_of(root)).items():
+        before = file.read_bytes()
+        file.write_bytes(after)
+        hit.append(Damaged(str(file.relative_to(root)), entry, len(before), len(after), unchanged=before == after))
+    return hit
+
+
+def marker_of(root: Path) -> Path:
+    """What a hostile payload makes when its code runs: a directory beside the checkpoint directory."""
+    return root.resolve().parent / tamper.MARKER_NAME
 
 
 def _flipped_byte(position: Position, size_bytes: int) -> int | None:

@@ -2,8 +2,9 @@
 
 Holds, for a case that expects `refuses`, when in the last attempt no rank resumed or trained; every rank ended with an
 exit code other than 0 (or was ended by the harness after its peer had); at least one rank logged the refusal and wrote a
-text to stderr that names a file of the checkpoint directory or the two world sizes, what was expected and what was found;
-and the checkpoint directory is at the end what it was at the beginning, byte for byte.
+text to stderr that names a file (one of those that were damaged before this attempt, if any were) or the two world sizes,
+what was expected and what was found; and the checkpoint directory is at the end what it was at the
+beginning, byte for byte.
 
 Does not verify: that the reason given is the true one; empty directories (only files are recorded). Where a planned fault
 did not fire there was nothing to refuse, and it says nothing: `fired` does.
@@ -97,9 +98,14 @@ def _text(last: AttemptRun) -> list[Finding]:
 
 
 def _names(last: AttemptRun) -> set[str]:
-    """What counts as naming a file: its path, its own name, its checkpoint's name; also of files that damage removed."""
-    paths = [*(last.files("begin") or {}), *(str(record["path"]) for record in last.of("damaged"))]
-    return {name for path in paths for name in (path, PurePath(path).name, PurePath(path).parts[0])}
+    """What counts as naming a file: its path or its own name, and where nothing was damaged its checkpoint's name.
+
+    Where the harness has damaged files, one of these must be named: that of a healthy one leads to the wrong place.
+    """
+    hit = [str(record["path"]) for record in last.of("damaged") if not record.get("unchanged")]
+    if hit:
+        return {name for path in hit for name in (path, PurePath(path).name)}
+    return {name for path in last.files("begin") or {} for name in (path, PurePath(path).name, PurePath(path).parts[0])}
 
 
 def _missing(text: str, names: set[str]) -> list[str]:

@@ -167,20 +167,21 @@ def write_payload(payload: Any, file: BinaryIO) -> tuple[int, str]:
     return hashed.size_bytes, hashed.sha256()
 
 
-def read_payload(path: Path, *, mmap: bool = False) -> Any:
+def read_payload(path: Path, *, mmap: bool = False, unsafe: bool = False) -> Any:
     """Read what `atomic_save` wrote: first check every byte, then decode.
 
     Args:
         path: The file.
         mmap: Check the file in one pass and map its tensors, instead of reading all of it into memory and decoding those
             very bytes.
+        unsafe: A planted defect: let code in the file run.
 
     Raises:
         CheckpointError: The file is missing, cut short, or altered; the text says what was expected and found.
         OSError: The file cannot be read.
     """
     if not mmap:
-        return decode_payload(read_bytes(path), path)
+        return decode_payload(read_bytes(path), path, unsafe=unsafe)
     try:
         with path.open("rb") as file:
             size_bytes = max(0, file.seek(0, os.SEEK_END) - _FOOTER_SIZE_BYTES)
@@ -189,7 +190,7 @@ def read_payload(path: Path, *, mmap: bool = False) -> Any:
             check_footer(file.read(), size_bytes, digest, path)
     except FileNotFoundError:
         raise mismatch("file missing", path, "a file", "none") from None
-    return load_trusted_shape(path, path, mmap=True)
+    return load_trusted_shape(path, path, mmap=True, unsafe=unsafe)
 
 
 def _digest_of(file: BinaryIO, size_bytes: int) -> str:
@@ -215,11 +216,11 @@ def read_bytes(path: Path) -> bytes:
         raise mismatch("file missing", path, "a file", "none") from None
 
 
-def decode_payload(data: bytes, path: Path) -> Any:
+def decode_payload(data: bytes, path: Path, *, unsafe: bool = False) -> Any:
     """Check footer and checksum of a file's content and decode it; see `read_payload`."""
     body, footer = data[:-_FOOTER_SIZE_BYTES], data[-_FOOTER_SIZE_BYTES:]
     check_footer(footer, len(body), hashlib.sha256(body).hexdigest(), path)
-    return load_trusted_shape(io.BytesIO(data), path)
+    return load_trusted_shape(io.BytesIO(data), path, unsafe=unsafe)
 
 
 def check_footer(footer: bytes, size_bytes: int, sha256: str, path: Path) -> None:
@@ -241,13 +242,13 @@ def check_footer(footer: bytes, size_bytes: int, sha256: str, path: Path) -> Non
         raise mismatch("sha256 mismatch", path, parsed[2].decode(), sha256)
 
 
-def load_trusted_shape(source: BinaryIO | Path, path: Path, *, mmap: bool = False) -> Any:
-    """Decode with `torch.load(weights_only=True)`: plain types and tensors, never code.
+def load_trusted_shape(source: BinaryIO | Path, path: Path, *, mmap: bool = False, unsafe: bool = False) -> Any:
+    """Decode with `torch.load(weights_only=True)`: plain types and tensors, never code; `unsafe` is a planted defect.
 
     Raises:
         CheckpointError: It is no such payload.
     """
     try:
-        return torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
+        return torch.load(source, map_location="cpu", weights_only=not unsafe, mmap=mmap)
     except Exception as error:
         raise CheckpointError(f"cannot decode: {path}: expected a torch.save archive, found {error}") from error

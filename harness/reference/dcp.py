@@ -6,7 +6,7 @@ rank 0 lists them in a manifest of the same schema as the sharded format's, as t
 
 Only tensors go through DCP. Other values it would pickle, and unpickle on load with `weights_only=False`; everything
 small is therefore packed into uint8 tensors that are decoded with `weights_only=True`. `.metadata` itself is a pickle
-and cannot be avoided: its checksum tells damage, not malice.
+and cannot be avoided; `harness.reference.dcp_metadata` reads it without running anything in it.
 
 Source: torch/distributed/checkpoint/{filesystem,default_planner,state_dict}.py of torch 2.13.
 """
@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_state_dict,
@@ -40,6 +40,7 @@ from torch.distributed.tensor import DTensor, Shard
 from harness.reference.atomic import fsync_directory
 from harness.reference.comm import raise_together
 from harness.reference.config import TrainConfig
+from harness.reference.dcp_metadata import METADATA_NAME, CarefulReader, check_metadata, check_tensors
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch, one_line
 from harness.reference.formats import CheckpointHeader, SynchronousFormat, checkpoint_name
@@ -49,8 +50,6 @@ from harness.reference.rng import pack, unpack
 from harness.reference.state import Training, apply_rng_states, apply_small_state, capture_rank_rng, small_state
 from harness.reference.tensors import group_options
 from harness.reference.zero1 import ShardedAdamW
-
-METADATA_NAME = ".metadata"
 
 
 def rank_of_file(name: str) -> str:
@@ -174,11 +173,12 @@ class DcpFormat(SynchronousFormat):
         return find_directories(parent)
 
     def verify(self, path: Path) -> CheckpointHeader:
-        """Check every byte of every file."""
+        """Check every byte of every file, and that they are the files and parts of one checkpoint."""
         manifest, header = verify_directory(path, rank_of_file)
         names = {record.name for record in manifest.shards}
         if METADATA_NAME not in names:
             raise mismatch("shard file missing", path / "manifest.json", METADATA_NAME, ", ".join(sorted(names)))
+        check_metadata(path, names, manifest.world_size)
         return header
 
     def save(self, training: Training, path: Path) -> bool:
@@ -200,9 +200,10 @@ class DcpFormat(SynchronousFormat):
         return warning
 
     def _load(self, training: Training, path: Path) -> str | None:
-        reader = FileSystemReader(path)
+        reader = CarefulReader(path)
         found = reader.read_metadata().state_dict_metadata
         tensors, _ = build_tensors(training)
+        check_tensors(found, tensors, path)
         for part in self._omitted & tensors.keys():
             tensors[part] = copy.deepcopy(tensors[part])  # so that the live tensors are not loaded into
         packed = {key: _empty(found, key, path) for key in found if key == "small" or key.startswith("rng_rank")}

@@ -139,6 +139,14 @@ _ALL = (
         "process",
         formats=("dcp-async",),
     ),
+    Defect(
+        "unsafe-load",
+        "code runs at load",
+        "checkpoints are unpickled with weights_only=False, so whoever can write one can run code in the trainer",
+        "code-executed",
+        "checkpoint-files",
+        formats=("single",),
+    ),
     # -- numbers
     Defect(
         "no-skip",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
+
+from harness.reference.errors import mismatch
 
 if TYPE_CHECKING:
     from harness.reference.config import TrainConfig
@@ -103,3 +106,11 @@ def checkpoint_name(batch: int) -> str:
     The number counts batches, not updates: after a skipped batch two saves may share their update count.
     """
     return f"step-{batch:08d}"
+
+
+def check_names(found: Iterable[object], expected: Iterable[str], path: object) -> None:
+    """Raise `CheckpointError` unless a checkpoint has exactly these parts: an unknown one may be of a version with more."""
+    names, known = {str(name) for name in found}, set(expected)
+    wrong = [f"no {name}" for name in sorted(known - names)] + [f"unknown {name}" for name in sorted(names - known)]
+    if wrong:
+        raise mismatch("wrong parts", path, ", ".join(sorted(known)), ", ".join(wrong))

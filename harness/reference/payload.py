@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
 from harness.reference.comm import gather_values
 from harness.reference.errors import mismatch
+from harness.reference.formats import check_names
 from harness.reference.migration import migrate
 from harness.reference.state import Training, apply_rng_states, apply_small_state, capture_rank_rng, small_state
 from harness.reference.tensors import (
@@ -67,11 +68,8 @@ def check_payload(payload: Any, path: Path) -> dict[str, Any]:
     """
     if not isinstance(payload, dict):
         raise mismatch("cannot decode", path, "a dict", type(payload).__name__)
-    payload = migrate(cast("dict[str, Any]", payload), path)
-    missing, unexpected = sorted(KEYS - found.keys()), sorted(found.keys() - KEYS)
-    if missing or unexpected:
-        text = ", ".join([f"no {key}" for key in missing] + [f"unexpected {key}" for key in unexpected])
-        raise mismatch("keys differ", path, ", ".join(sorted(KEYS)), text)
+    found: dict[str, Any] = migrate(payload, path)
+    check_names(found, KEYS, path)
     return found
 
 

@@ -74,31 +74,32 @@ def save_checkpoint(
     return atomic_save({**payload, **(extras or {})}, out_path)
 
 
-def load_checkpoint(path: Path, *, mmap: bool = False) -> dict[str, Any]:
+def load_checkpoint(path: Path, *, mmap: bool = False, unsafe: bool = False) -> dict[str, Any]:
     """Read and check a file; changes nothing.
 
     Args:
         path: The file.
         mmap: Map the tensors instead of reading them: of a large file only what is used comes into memory. Its checksum
             is verified all the same, in one pass over the file.
+        unsafe: The planted defect `unsafe-load`.
 
     Raises:
         CheckpointError: Missing, damaged, or of unknown schema.
     """
-    payload = read_payload(path, mmap=mmap)
+    payload = read_payload(path, mmap=mmap, unsafe=unsafe)
     schema = payload.get("schema") if isinstance(payload, dict) else None
     if not isinstance(schema, str) or not schema.startswith("ckpt."):
         raise mismatch("unknown schema", path, CHECKPOINT_SCHEMA, repr(schema))
     return cast("dict[str, Any]", payload)
 
 
-def read_job(path: Path) -> dict[str, Any]:
+def read_job(path: Path, *, unsafe: bool = False) -> dict[str, Any]:
     """Read and check a checkpoint of a whole job, of this schema or an older one; changes nothing.
 
     Raises:
         CheckpointError: Missing, damaged, of unknown schema, without one of its parts, or of another batch than its name.
     """
-    payload = check_payload(load_checkpoint(path), path)
+    payload = check_payload(load_checkpoint(path, unsafe=unsafe), path)
     if batch_of(path) not in (None, payload["state"]["batch"]):
         found = payload["state"]["batch"]
         raise mismatch("step mismatch", path, f"batch {batch_of(path)} as in the name", f"batch {found}")
@@ -108,8 +109,9 @@ def read_job(path: Path) -> dict[str, Any]:
 class SingleFormat(SynchronousFormat):
     """See the module; `in_place` is the planted defect of that name."""
 
-    def __init__(self, in_place: bool, omitted: Collection[str]) -> None:
+    def __init__(self, in_place: bool, omitted: Collection[str], unsafe_load: bool = False) -> None:
         self._in_place = in_place
+        self._unsafe_load = unsafe_load
         self._omitted = omitted
 
     def path_for(self, parent: Path, batch: int) -> Path:
@@ -126,7 +128,7 @@ class SingleFormat(SynchronousFormat):
 
     def verify(self, path: Path) -> CheckpointHeader:
         """Check every byte of the file."""
-        payload = read_job(path)
+        payload = read_job(path, unsafe=self._unsafe_load)
         return CheckpointHeader(payload["state"]["batch"], payload["state"]["step"], payload["world_size"])
 
     def save(self, training: Training, path: Path) -> bool:
@@ -139,7 +141,7 @@ class SingleFormat(SynchronousFormat):
         """Restore this rank from the file."""
         error, warning = None, None
         try:
-            warning = apply_payload(training, read_job(path), path, self._omitted)
+            warning = apply_payload(training, read_job(path, unsafe=self._unsafe_load), path, self._omitted)
         except (OSError, CheckpointError) as caught:
             error = caught
         raise_together(error, f"load {path.name}")
@@ -164,4 +166,4 @@ def _overwrite(payload: dict[str, Any], path: Path) -> None:
 
 def build_format(config: TrainConfig) -> SingleFormat:
     """Return the format as the configuration wants it."""
-    return SingleFormat("in-place" in config.defect, omitted_parts(config.defect))
+    return SingleFormat("in-place" in config.defect, omitted_parts(config.defect), "unsafe-load" in config.defect)

@@ -44,6 +44,12 @@ def test_an_end_that_the_harness_did_not_cause(tmp_path, program, expected):
     assert ending(run_job(tmp_path, program)) == expected
 
 
+def test_code_that_a_load_has_run_is_recorded(tmp_path):
+    made = "os.makedirs(os.path.join(os.path.dirname(ckpt), 'executed-by-load'))"
+    assert [record["path"] for record in run_job(tmp_path / "a", made).attempts[0].of("executed")] == ["executed-by-load"]
+    assert run_job(tmp_path / "b", "pass").attempts[0].of("executed") == []
+
+
 def test_a_job_that_never_ends_is_a_hang(tmp_path):
     run = run_job(tmp_path, "import signal; signal.pause()", deadline_s=2.0)
     assert ending(run) == ("hang", None, "SIGKILL")

@@ -24,6 +24,11 @@ PLANTED = {
         "lost-work",
         "checkpoint-files",
     ),
+    "unsafe-load": (
+        {"format": "single", "faults": [KILL, "tamper newest with hostile-pickle"]},
+        "code-executed",
+        "checkpoint-files",
+    ),
     "no-skip": (
         {"format": "single", "faults": ["overflow all ranks at batch 7", KILL], "precision": "fp16"},
         "numerics",
@@ -50,6 +55,7 @@ SCENARIOS = {
     "no-rng": ("test_truncated_shards.py::test_the_kill_alone_loses_nothing[single-2]", "FAIL diverged"),
     "no-optimizer": ("test_truncated_shards.py::test_the_kill_alone_loses_nothing[dcp-2]", "FAIL diverged"),
     "manifest-first": ("test_sigkill_in_mid_flush.py::test_all_ranks_die_in_the_middle_of_a_write[sharded-4]", "FAIL lost-work"),
+    "unsafe-load": ("test_refusals.py::test_the_payloads_of_all_are_wrong[single-hostile-pickle]", "FAIL code-executed"),
     "in-place": ("test_sigkill_in_mid_flush.py::test_a_rank_dies_in_the_second_save_whatever_it_writes", "FAIL last-good-lost"),
 }
 

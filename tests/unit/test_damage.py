@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+
 import pytest
 
 from harness.errors import UsageError
 from harness.fault import parse
-from harness.inject.damage import apply
+from harness.inject.damage import apply, marker_of
 
 DATA = bytes(range(100))
 
@@ -65,6 +68,23 @@ def test_an_empty_file_has_no_bit_to_flip(root):
 def test_which_checkpoints_are_meant(root, choice, steps):
     hit = apply(parse(f"truncate {choice}/*.bin to byte 0"), root)
     assert [item.entry.number for item in hit] == steps
+
+
+def test_tampering_hits_what_it_can_and_the_manifest_that_has_to_fit(root):
+    shard = {"name": "rank0.bin", "size": 1, "sha256": "0" * 64}
+    payload = pickle.dumps({"model": 1, "schema": "ckpt.v1"}, protocol=2)
+    for step in (8, 12):
+        (root / f"step-{step:08d}" / "manifest.json").write_text(json.dumps({"schema": "ckpt.v1", "shards": [shard]}))
+        (root / f"step-{step:08d}" / "rank0.bin").write_bytes(payload)
+    hit = apply(parse("tamper newest with hostile-pickle"), root)
+    assert [item.path for item in hit] == ["step-00000012/rank0.bin", "step-00000012/manifest.json"]
+    assert not any(item.unchanged for item in hit)
+    assert json.loads(content(root, 12, "manifest.json"))["shards"][0]["size"] == len(content(root, 12)) > len(payload)
+    assert content(root, 8) == payload
+    assert not marker_of(root).exists()
+    assert marker_of(root).parent == root.parent
+    assert apply(parse("tamper newest/rank0.bin with duplicate-rank"), root) == []
+    assert apply(parse("tamper every/rank1.bin with missing-key"), root) == []
 
 
 def test_nothing_that_matches_is_nothing_hit(root):

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from harness.errors import UsageError
 from harness.fault import (
     CHECKPOINT_CHOICES,
+    DAMAGE_EFFECTS,
     DISK_EFFECTS,
     ERRNO_NAMES,
     NUMERIC_EFFECTS,
     OPERATIONS,
     SIGNALS,
+    TAMPERINGS,
     DamageFault,
     DiskFault,
     ErrnoFault,
@@ -79,14 +81,15 @@ disk_faults = st.builds(DiskFault, st.sampled_from(DISK_EFFECTS), counts, attemp
 
 @st.composite
 def damage_faults(draw):
-    effect = draw(st.sampled_from(["truncate", "flip", "delete"]))
+    effect = draw(st.sampled_from(DAMAGE_EFFECTS))
     return DamageFault(
         effect,
         draw(st.sampled_from(CHECKPOINT_CHOICES)),
         draw(st.just("") | patterns),
-        None if effect == "delete" else draw(positions),
+        draw(positions) if effect in ("truncate", "flip") else None,
         draw(st.integers(0, 7)) if effect == "flip" else 0,
         draw(st.integers(1, 99)),
+        draw(st.sampled_from(list(TAMPERINGS))) if effect == "tamper" else "",
     )
 
 
@@ -126,7 +129,23 @@ WORDS = [
     *DISK_EFFECTS,
     *OPERATIONS,
     *CHECKPOINT_CHOICES,
-    *["truncate", "flip", "delete", "short-write", "ENOSPC", "EIO", "rank", "ranks", "all", "any", "before", "during"],
+    *TAMPERINGS,
+    *[
+        "truncate",
+        "flip",
+        "delete",
+        "tamper",
+        "with",
+        "short-write",
+        "ENOSPC",
+        "EIO",
+        "rank",
+        "ranks",
+        "all",
+        "any",
+        "before",
+        "during",
+    ],
     *["after", "at", "step", "by", "on", "occurrence", "times", "always", "attempt", "bytes", "byte", "last", "bit", "to"],
     *["batch", "0", "1", "2", "0,2", "1,", ",", "50%", "50", "%", "100.5%", "-1", "1e3", "newest/..", "newest/*.pt", "*.tmp"],
     *["**", ".", "..", "/etc", "a/../b", "9" * 19, "9" * 5000, "²", "٣", "0x10", "\x00", "'", "{", "1.5.5%", "newest//"],
@@ -208,6 +227,8 @@ def test_a_sentence_with_one_word_changed_is_understood_or_refused(fault, data):
         ),
         ("delete every", DamageFault("delete", "every")),
         ("delete every/", DamageFault("delete", "every")),
+        ("tamper newest/*.bin with hostile-pickle", DamageFault("tamper", "newest", "*.bin", tampering="hostile-pickle")),
+        ("tamper every, with unknown-schema, attempt 2", DamageFault("tamper", "every", attempt=2, tampering="unknown-schema")),
         ("overflow rank 0 at batch 5 times 3", NumericFault("overflow", Who((0,)), 5, 3)),
         ("spike all ranks at batch 1 times 1", NumericFault("spike", Who(quantifier="all"), 1)),
     ],
@@ -265,6 +286,11 @@ def test_sentences_that_people_write(text, fault):
         ("sigkill rank \u0663 at step 3", "'\u0663' is not a rank; expected a whole number, 0 or more"),
         ("flip newest at 5% attempt 0", "'0' is not an attempt; expected a whole number, 1 or more"),
         ("delete newest at 5%", "did not expect 'at 5%' at the end"),
+        ("tamper newest", "ends too early; expected with"),
+        ("tamper newest at 5%", "found 'at' where with was expected"),
+        ("tamper newest with", "ends too early; expected one of unknown-schema, unsafe-path-absolute"),
+        ("tamper newest with malice", "unknown tampering 'malice'; expected one of unknown-schema (the schema in a manifest or"),
+        ("tamper newest/../x with missing-key", "'../x' leaves the checkpoint directory; expected a pattern inside it"),
         ("nan rank 0 at step 3", "found 'step' where batch was expected"),
         ("nan rank 0 at batch 3 attempt 1", "did not expect 'attempt 1' at the end"),
     ],

@@ -51,6 +51,11 @@ def test_a_refusal_of_another_world_size_need_not_name_a_file(tmp_path):
     assert refusal(refusing(tmp_path, "world_size mismatch: expected 3, found 2"), baseline()) == []
 
 
+def test_where_files_were_damaged_one_of_them_must_be_named(tmp_path):
+    run = refusing(tmp_path, "unknown schema: step-00000016.pt: expected ckpt.v1, found x", before=(4, 8, 12, 16))
+    assert "does not say which file" in only(refusal(run, baseline()), "bad-refusal").message
+
+
 def test_a_file_that_was_deleted_may_be_named(tmp_path):
     run = refusing(tmp_path, "file missing: step-00000012.pt: expected a file, found none", before=())
     assert refusal(run, baseline()) == []

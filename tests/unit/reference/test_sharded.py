@@ -105,6 +105,31 @@ def test_swapped_shards_are_noticed(saved):
         load_sharded(saved, NUM_RANKS)
 
 
+def rewrite(path, rank, **fields) -> None:
+    """Changes entries of one shard (None: removes it), so that every checksum fits."""
+    shard = {**torch.load(path / f"rank{rank}.bin", weights_only=True), **fields}
+    records = list(read_manifest(path).shards)
+    records[rank : rank + 1] = write_shard({key: value for key, value in shard.items() if value is not None}, path)
+    change(path, shards=tuple(records))
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"param_groups": None}, r"wrong parts: .*rank1\.bin: expected .*param_groups.*, found no param_groups"),
+        ({"more": 1}, r"wrong parts: .*rank1\.bin: expected .*, found unknown more"),
+        ({"schema": "other.v1"}, r"unknown schema: .*rank1\.bin: expected ckpt\.v1, found 'other\.v1'"),
+        ({"layout": ()}, r"wrong layout: .*rank1\.bin: expected that of rank0\.bin, found another"),
+    ],
+)
+def test_a_shard_that_is_none_is_noticed_before_anything_is_loaded(saved, fields, text):
+    checkpoint_format = ShardedFormat(reshard=False, omitted=(), manifest_first=False)
+    assert checkpoint_format.verify(saved).batch == 4
+    rewrite(saved, 1, **fields)
+    with pytest.raises(CheckpointError, match=text):
+        checkpoint_format.verify(saved)
+
+
 def test_missing_and_unknown_ranks(saved):
     shards = read_manifest(saved).shards
     change(saved, shards=shards[:2])
