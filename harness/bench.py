@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from harness import baseline
+from harness import baseline, symptoms
 from harness.case import Workbench, run_case
 from harness.errors import HarnessError
 from harness.inject import process
@@ -33,6 +33,7 @@ from harness.inject.gate import Gate
 from harness.inject.install import install
 from harness.launch.connection import Launcher
 from harness.plan import make_plan, versions
+from harness.reference.defects import DEFECTS
 from harness.scenario import Scenario, job
 from harness.session import Session
 from harness.store import RecordWriter, RunDirectory
@@ -84,6 +85,8 @@ def measure(num_warm: int, num_cold: int, say: Say) -> Figures:
             "cases_per_min_cold": 60 / cold_s,
             "warm_over_cold": cold_s / warm_s,
         }
+        say("cost of saving 231 MB")
+        figures |= save_costs(folder / "saves")
         say("memory of a warm rank")
         figures["rank_extra_memory_mb"] = rank_memory_mb(bench)
         return figures
@@ -150,6 +153,67 @@ def write_costs(folder: Path) -> Figures:
     command = [strace, "-f", "--seccomp-bpf", "-e", "trace=write", "-o", os.devnull, sys.executable, "-c", _WRITER]
     traced = float(_output([*command, str(folder / "traced"), str(_WRITES)]))
     return figures | {"strace_write_us": traced, "strace_over_gate": traced / gated}
+
+
+def save_costs(folder: Path) -> Figures:
+    """A save of the reference trainer beside a plain write of the same bytes, and how long an asynchronous one blocks."""
+    command = [sys.executable, "-W", "ignore", "-m", "harness.reference.save_costs", str(folder)]
+    seen = json.loads(_output(command))
+    return {
+        "save_state_mb": seen["state_bytes"] / 1e6,
+        "save_sharded_s": seen["sharded_s"],
+        "save_plain_s": seen["plain_s"],
+        "sharded_over_plain": seen["sharded_s"] / seen["plain_s"],
+        "async_blocked_s": seen["async_blocked_s"],
+        "async_over_sync": seen["async_blocked_s"] / seen["dcp_s"],
+    }
+
+
+def defect_rates(everything: bool, say: Say) -> Figures:
+    """Runs every planted defect and the healthy jobs.
+
+    Args:
+        everything: all healthy combinations, not only a set in which every two settings meet.
+        say: is told each case that did not come out as it must.
+
+    Returns:
+        `defects_named` of `defects_planted`, and `false_alarms` among `healthy`.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="harness-bench-"))
+    session = Session.new()
+    try:
+        bench = Workbench(folder / "runs", folder / "baselines", session.warm())
+        named = [_named(name, bench, say) for name in DEFECTS]
+        healthy = [*map(symptoms.same_without, DEFECTS), *symptoms.healthy(everything=everything)]
+        green = [_green(scenario, bench, say) for scenario in healthy]
+    finally:
+        session.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    return {
+        "defects_named": sum(named),
+        "defects_planted": len(named),
+        "false_alarms": green.count(False),
+        "healthy": len(green),
+    }
+
+
+def _named(name: str, bench: Workbench, say: Say) -> bool:
+    verdict, _ = run_case(symptoms.planted(name), bench)
+    wanted = DEFECTS[name]
+    right = verdict.kind == wanted.kind and wanted.component in (verdict.component, verdict.component.partition(".")[0])
+    if not right:
+        say(
+            f"{name}: expected {wanted.kind} of {wanted.component}, found {verdict.outcome} {verdict.kind} of {verdict.component}"
+        )
+    return right
+
+
+def _green(scenario: Scenario, bench: Workbench, say: Say) -> bool:
+    verdict, directory = run_case(scenario, bench)
+    if verdict.outcome != "PASS":
+        say(f"{scenario.name}: expected PASS, found {verdict.outcome} {verdict.kind} of {verdict.component}")
+    shutil.rmtree(directory.path)
+    return verdict.outcome == "PASS"
 
 
 def _output(command: list[str]) -> str:

@@ -107,13 +107,26 @@ def doctor() -> int:
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the figures as JSON.")
 @click.option("--cases", default=10, show_default=True, type=click.IntRange(1), help="Warm cases to time.")
 @click.option("--cold-cases", default=2, show_default=True, type=click.IntRange(1), help="Cases through torchrun to time.")
-def bench(json_file: Path | None, cases: int, cold_cases: int) -> int:
+@click.option("--defects", is_flag=True, help="Instead: run every planted defect and the healthy jobs, print the two rates.")
+@click.option("--everything", is_flag=True, help="With --defects: all combinations of healthy settings (an hour or more).")
+def bench(json_file: Path | None, cases: int, cold_cases: int, defects: bool, everything: bool) -> int:
     """Measures this machine: cases per minute warm and through torchrun, the gate's cost, memory per rank. Prints ratios.
+
+    With --defects it measures the judge: how many planted defects it names rightly, and its false alarms. The exit code is
+    then 1 if either is not perfect.
 
     Example: harness bench --json bench.json
     """
-    from harness.bench import measure, to_json
+    from harness.bench import defect_rates, measure, to_json
     from harness.report.tables import bench_table
+
+    if defects:
+        rates = defect_rates(everything, lambda text: click.echo(text, err=True))
+        click.echo(f"named correctly / planted: {rates['defects_named']} / {rates['defects_planted']}")
+        click.echo(f"false alarms / healthy:    {rates['false_alarms']} / {rates['healthy']}")
+        if json_file:
+            _write(json_file, to_json(rates))
+        return EXIT_PASS if rates["defects_named"] == rates["defects_planted"] and not rates["false_alarms"] else EXIT_FAIL
 
     figures = measure(cases, cold_cases, lambda text: click.echo(text, err=True))
     bench_table(figures)

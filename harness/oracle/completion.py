@@ -2,7 +2,8 @@
 
 Holds, for a case that expects `resumes`, when in the last attempt every rank logged the end after all planned batches, at
 the uninterrupted run's step, and left with exit code 0; no rank of any attempt left with 0 before that; and no restart
-failed by itself, without a fault having hit it while it ran.
+failed by itself, without a fault having hit it while it ran. A restart that says that it declines is a bad refusal: what it
+was to resume from was left alone, or an older checkpoint was.
 
 Does not verify: that the work was right (`loss`, `state`); a process that did not end by itself (`liveness`); a restart in
 which a fault fired, or in which a rank died by a signal that nobody here sent. A trainer that the harness has asked to end
@@ -103,6 +104,10 @@ def _crash(history: History, attempt: AttemptRun) -> Finding:
         text = f"{commit.name} was committed in attempt {commit.attempt}, but {why}; {what}: {words}"
         expected = f"{file} as it was committed"
         return fail("last-good-lost", _ORACLE, text, component="checkpoint-files", file=file, expected=expected, **where)
+    said = [str(record["error"]) for log in attempt.ranks.values() for record in log.of("refuse")]
+    if said:
+        text = f"{what}: it declined to resume: {said[0]}"
+        return fail("bad-refusal", _ORACLE, text, component="checkpoint-files", expected="a resume", **where)
     text = f"{what}, though no fault had fired in it: {words}"
     return fail("resume-crashed", _ORACLE, text, component="process", expected="a resume", **where)
 

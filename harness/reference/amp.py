@@ -222,7 +222,7 @@ def _forward(training: Training, tokens: Tensor, noise_amplitude: float, change_
     with torch.autocast(training.device.type, dtype=dtype, enabled=dtype is not None), activation_limit(config.activation_limit):
         logits = change_logits(training.wrapped(tokens[:, :-1], noise_amplitude))
     if "fp16-range" in config.defect:
-        logits = (logits * 2.0**15).float() / 2.0**15
+        logits = (logits * 2.0**16).float() / 2.0**16
     targets = tokens[:, -logits.shape[1] :]
     divisor = 1 if "loss-not-divided" in config.defect else config.accumulate
     # The loss in float32: a sum over many float16 values overflows early.

@@ -14,7 +14,8 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -23,6 +24,7 @@ import torch
 from harness.reference.errors import CheckpointError, mismatch
 
 BUFFER_SIZE_BYTES = 65536
+PARALLEL_BYTES = 1 << 20
 TEMPORARY_SUFFIX = ".tmp"
 SYNC_FILES = True  # only the planted defect `no-fsync` says no
 _FOOTER = re.compile(rb"\nckpt\.v1 size=(\d{20}) sha256=([0-9a-f]{64})\n")
@@ -32,6 +34,13 @@ _FOOTER_SIZE_BYTES = 1 + len("ckpt.v1 size=") + 20 + len(" sha256=") + 64 + 1
 class HashingWriter(io.RawIOBase):
     """A write-only file that counts and hashes what passes through it.
 
+    Large pieces are hashed by a second thread while this one writes them: both take about as long, and both leave Python's
+    lock.
+
+    Args:
+        raw: The file below, unbuffered.
+        pool: Where to hash.
+
     Attributes:
         size_bytes: Bytes written.
         error: The first error of a write. Everything written after it is dropped: `torch.save`, and the buffer in
@@ -39,8 +48,9 @@ class HashingWriter(io.RawIOBase):
             error in the place of the first.
     """
 
-    def __init__(self, raw: io.RawIOBase | BinaryIO) -> None:
+    def __init__(self, raw: io.RawIOBase | BinaryIO, pool: ThreadPoolExecutor | None = None) -> None:
         super().__init__()
+        self._pool = pool
         self._raw = raw
         self._hash = hashlib.sha256()
         self.size_bytes = 0
@@ -54,13 +64,20 @@ class HashingWriter(io.RawIOBase):
         """Write all of a bytes-like object and return its size; a short write of the kernel is continued."""
         view = memoryview(data).cast("B")
         done = len(view) if self.error else 0
+        hashing = None
+        if self._pool is not None and len(view) >= PARALLEL_BYTES and not done:
+            hashing = self._pool.submit(self._hash.update, view)
         try:
             while done < len(view):
                 done += self._raw.write(view[done:]) or 0
         except OSError as error:
             self.error = error
             raise
-        self._hash.update(view)
+        finally:
+            if hashing is not None:
+                hashing.result()  # the memory behind the view is the caller's again once we return
+        if hashing is None:
+            self._hash.update(view)
         self.size_bytes += len(view)
         return len(view)
 
@@ -153,10 +170,15 @@ def atomic_save(payload: Any, path: Path, temporary: Path | None = None) -> tupl
 
 def write_payload(payload: Any, file: BinaryIO) -> tuple[int, str]:
     """Write payload and footer to an open unbuffered file; return size and sha256 of everything written."""
-    hashed = HashingWriter(file)
+    with ThreadPoolExecutor(max_workers=1) as pool:  # its thread starts with the first large piece
+        return _write_payload(payload, HashingWriter(file, pool))
+
+
+def _write_payload(payload: Any, hashed: HashingWriter) -> tuple[int, str]:
     buffered = io.BufferedWriter(hashed, BUFFER_SIZE_BYTES)
     try:
-        torch.save(payload, buffered)
+        with _without_crc32():
+            torch.save(payload, buffered)
         buffered.flush()
         buffered.write(f"\nckpt.v1 size={hashed.size_bytes:020d} sha256={hashed.sha256()}\n".encode())
         buffered.flush()
@@ -165,6 +187,17 @@ def write_payload(payload: Any, file: BinaryIO) -> tuple[int, str]:
             raise
         raise hashed.error from error  # torch.save words a full disk as "unexpected pos" and hides the errno
     return hashed.size_bytes, hashed.sha256()
+
+
+@contextlib.contextmanager
+def _without_crc32() -> Iterator[None]:
+    """Leave out the zip archive's own checksums: `torch.load` does not look at them, and the line at the end has a better one."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
 
 
 def read_payload(path: Path, *, mmap: bool = False, unsafe: bool = False) -> Any:

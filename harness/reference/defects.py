@@ -40,7 +40,7 @@ def _not_restored(part: str, symptom: str, kind: str, component: str, name: str 
 _CURVE = "resumed loss curve differs"
 _ALL = (
     # -- parts of the state that a resume forgets
-    _not_restored("rng", _CURVE, "diverged", "rng.python"),
+    _not_restored("rng", _CURVE, "diverged", "rng"),
     _not_restored("rng.python", _CURVE, "diverged", "rng.python", "no-rng-python"),
     _not_restored("rng.numpy", _CURVE, "diverged", "rng.numpy", "no-rng-numpy"),
     _not_restored("rng.torch", _CURVE, "diverged", "rng.torch", "no-rng-torch"),

@@ -68,7 +68,7 @@ def wrap_model(model: nn.Module, parallelism: str, world: World, device: torch.d
         return model
     if parallelism == "fsdp2":
         return shard_model(model, init_device_mesh(device.type, (world.world_size,)))
-    wrapped = DistributedDataParallel(model, broadcast_buffers=False)
+    wrapped = DistributedDataParallel(model)
     wrapped.register_comm_hook(None, average_in_rank_order)
     return wrapped
 

@@ -1,6 +1,6 @@
 """The format `sharded`: a directory in which every rank writes `rankN.bin`, and rank 0 commits `manifest.json`.
 
-A shard is a vector of float32 elements and a list of what they are: (tensor, first element, number of elements), beside the
+A shard is a list of float32 vectors and of what they are: (tensor, first element, number of elements), beside the
 rank's own generators and a copy of everything small. Nothing is gathered for a save. On load every rank reads the shards one
 after the other and takes what it needs, so a checkpoint of n ranks can be put together on m, and one of DDP under FSDP2.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from harness.reference.atomic import TEMPORARY_SUFFIX, atomic_save, decode_payload, read_bytes
 from harness.reference.comm import raise_together
@@ -40,24 +41,23 @@ from harness.reference.state import (
 )
 from harness.reference.tensors import Filler, Piece, check_layout, group_options, live_tensors, own_pieces
 
-KEYS = frozenset({"schema", "rank", "numel", "flat", "pieces", "layout", "other_tensors", "param_groups", "small", "rng"})
+KEYS = frozenset({"schema", "rank", "numel", "values", "pieces", "layout", "other_tensors", "param_groups", "small", "rng"})
 
 
 def build_shard(training: Training) -> dict[str, Any]:
     """Return what this rank writes: its pieces, its generators, and a copy of everything small. Collective.
 
-    `flat` holds the pieces' elements end to end; it is a copy, not a view, since `torch.save` writes the whole storage
-    behind a view.
+    `values` are the pieces' elements, the live tensors themselves where they are whole: nothing is copied for a save. A
+    piece that is a view into something larger is copied, since `torch.save` writes the whole storage behind a view.
     """
     live = live_tensors(training)
     floats = {name: tensor for name, tensor in live.items() if tensor.values.dtype == torch.float32}
     pieces = own_pieces(floats, training.world.rank, training.world.world_size)
-    flat = torch.cat([piece.values.cpu() for piece in pieces]) if pieces else torch.empty(0)
     return {
         "schema": small_state(training)["schema"],
         "rank": training.world.rank,
-        "numel": flat.numel(),
-        "flat": flat,
+        "numel": sum(piece.values.numel() for piece in pieces),
+        "values": [_alone(piece.values) for piece in pieces],
         "pieces": [(piece.name, piece.start, piece.values.numel()) for piece in pieces],
         "layout": {name: tensor.shape for name, tensor in live.items()},
         # Few and small (BatchNorm's counters): every rank keeps all of them.
@@ -68,12 +68,15 @@ def build_shard(training: Training) -> dict[str, Any]:
     }
 
 
+def _alone(values: Tensor) -> Tensor:
+    values = values.cpu()
+    return values if values.untyped_storage().nbytes() == values.nbytes else values.clone()
+
+
 def pieces_of(shard: dict[str, Any]) -> Iterator[Piece]:
-    """Yield the pieces of a shard, as views into it."""
-    end = 0
-    for name, start, numel in shard["pieces"]:
-        yield Piece(name, start, shard["flat"][end : end + numel])
-        end += numel
+    """Yield the pieces of a shard."""
+    for (name, start, _), values in zip(shard["pieces"], shard["values"], strict=True):
+        yield Piece(name, start, values)
     for name, values in shard["other_tensors"].items():
         if shard["rank"] == 0:
             yield Piece(name, 0, values)
@@ -168,8 +171,8 @@ def check_shard(shard: Any, record: ShardRecord, rank: int, path: Path) -> None:
         raise mismatch("cannot decode", path, "a dict", type(shard).__name__)
     check_schema(shard.get("schema"), path)
     check_names(shard, KEYS, path)
-    expected = (rank, record.numel, record.numel)
-    if (shard["rank"], shard["numel"], shard["flat"].numel()) != expected:
+    expected = (rank, record.numel, [numel for _, _, numel in shard["pieces"]])
+    if (shard["rank"], shard["numel"], [values.numel() for values in shard["values"]]) != expected:
         raise mismatch("wrong slice", path, f"rank {rank}, {record.numel} elements", f"rank {shard['rank']}, {shard['numel']}")
 
 

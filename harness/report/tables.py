@@ -23,6 +23,12 @@ _FIGURES = {
     "gate_over_plain": ("x", "gate over plain"),
     "strace_write_us": ("µs", "the same under strace -f --seccomp-bpf"),
     "strace_over_gate": ("x", "strace over gate"),
+    "save_state_mb": ("MB", "state of the model whose saves are timed"),
+    "save_sharded_s": ("s", "one save, format sharded, one process"),
+    "save_plain_s": ("s", "the same bytes by write and fsync"),
+    "sharded_over_plain": ("x", "sharded over plain"),
+    "async_blocked_s": ("s", "how long dcp-async blocks training"),
+    "async_over_sync": ("x", "that over the time of dcp"),
     "rank_extra_memory_mb": ("MB", "memory of a warm rank beyond the shared pages"),
 }
 

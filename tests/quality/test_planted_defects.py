@@ -1,53 +1,42 @@
-"""The judge is judged: a planted defect must turn a case red, and be named; the same case without it must be green."""
+"""The judge is judged: every planted defect must turn its case red and be named; without it the same case must be green."""
 
 from __future__ import annotations
 
 import pytest
 
+from harness import symptoms
 from harness.case import run_case
-from harness.scenario import job
-
-KILL = "sigkill all ranks at step 14"
-# defect → (case, kind, component)
-PLANTED = {
-    "no-rng": ({"format": "sharded", "faults": KILL}, "diverged", "rng"),
-    "no-optimizer": ({"format": "dcp", "faults": KILL}, "diverged", "optimizer"),
-    "no-scheduler": ({"format": "single", "faults": KILL}, "diverged", "scheduler"),
-    "no-scaler": ({"format": "single", "faults": KILL, "precision": "fp16"}, "state-lost", "scaler"),
-    "in-place": (
-        {"format": "single", "faults": "sigkill rank 0 during write checkpoint.pt at 50% occurrence 12"},
-        "last-good-lost",
-        "checkpoint-files",
-    ),
-    "manifest-first": (
-        {"format": "sharded", "faults": "sigkill all ranks during write step-00000016/rank1.bin.tmp at 50%"},
-        "lost-work",
-        "checkpoint-files",
-    ),
-    "unsafe-load": (
-        {"format": "single", "faults": [KILL, "tamper newest with hostile-pickle"]},
-        "code-executed",
-        "checkpoint-files",
-    ),
-    "no-skip": (
-        {"format": "single", "faults": ["overflow all ranks at batch 7", KILL], "precision": "fp16"},
-        "numerics",
-        "gradients",
-    ),
-}
+from harness.reference.defects import DEFECTS
 
 
-@pytest.mark.parametrize("defect", PLANTED)
+@pytest.mark.parametrize("defect", DEFECTS)
 def test_a_planted_defect_is_found_and_named(harness_workbench, defect):
-    case, kind, component = PLANTED[defect]
-    verdict, directory = run_case(job(**case, ranks=2, defects=(defect,), name=f"planted-{defect}"), harness_workbench)
-    assert (verdict.outcome, verdict.kind, verdict.component.partition(".")[0]) == ("FAIL", kind, component)
+    verdict, directory = run_case(symptoms.planted(defect), harness_workbench)
+    assert (verdict.outcome, verdict.kind) == ("FAIL", DEFECTS[defect].kind)
+    # A defect of all generators is rightly named by the first of them.
+    assert DEFECTS[defect].component in (verdict.component, verdict.component.partition(".")[0])
     assert (directory.path / "plan.toml").exists()
 
 
-@pytest.mark.parametrize("defect", [name for name in PLANTED if name != "in-place"])
+@pytest.mark.parametrize("defect", DEFECTS)
 def test_the_same_case_without_the_defect_is_green(check_resume, defect):
-    check_resume(job(**PLANTED[defect][0], ranks=2))
+    check_resume(symptoms.same_without(defect))
+
+
+@pytest.mark.parametrize("scenario", symptoms.healthy(), ids=lambda scenario: scenario.name.removeprefix("healthy-"))
+def test_a_healthy_job_is_green_whatever_it_is_made_of(check_resume, scenario):
+    verdict = check_resume(scenario)
+    assert verdict.max_loss_diff == 0.0
+
+
+def test_every_two_values_of_two_settings_meet_in_the_healthy_jobs():
+    values = list(symptoms.CHOICES.values())
+    rows = list(symptoms.covering_rows(values))
+    for i, ones in enumerate(values):
+        for j, others in enumerate(values):
+            if i < j:
+                assert {(row[i], row[j]) for row in rows} == {(one, other) for one in ones for other in others}
+    assert len(rows) <= 20
 
 
 # The scenarios themselves, as a user runs them, with a defect planted into the trainer.
@@ -55,8 +44,8 @@ SCENARIOS = {
     "no-rng": ("test_truncated_shards.py::test_the_kill_alone_loses_nothing[single-2]", "FAIL diverged"),
     "no-optimizer": ("test_truncated_shards.py::test_the_kill_alone_loses_nothing[dcp-2]", "FAIL diverged"),
     "manifest-first": ("test_sigkill_in_mid_flush.py::test_all_ranks_die_in_the_middle_of_a_write[sharded-4]", "FAIL lost-work"),
-    "unsafe-load": ("test_refusals.py::test_the_payloads_of_all_are_wrong[single-hostile-pickle]", "FAIL code-executed"),
     "in-place": ("test_sigkill_in_mid_flush.py::test_a_rank_dies_in_the_second_save_whatever_it_writes", "FAIL last-good-lost"),
+    "unsafe-load": ("test_refusals.py::test_the_payloads_of_all_are_wrong[single-hostile-pickle]", "FAIL code-executed"),
 }
 
 

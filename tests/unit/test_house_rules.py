@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("probe", "inject", "launch", "trace", "crash"),
     ("supervisor",),
     ("baseline", "oracle", "judge", "diagnose"),
-    ("case", "session", "explore", "chaos", "bench", "interval", "doctor"),
+    ("case", "session", "explore", "chaos", "symptoms", "bench", "interval", "doctor"),
     ("report",),
     ("cli", "pytest_plugin", "__main__", "harness"),
 )
