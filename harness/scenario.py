@@ -76,6 +76,11 @@ class Reference(_Model):
         return words + [word for defect in self.defects for word in ("--defect", defect)]
 
     @property
+    def saves_in_background(self) -> bool:
+        """Whether training goes on while a checkpoint is written, which is committed some batches later."""
+        return self.format == "dcp-async"
+
+    @property
     def commit_pattern(self) -> str:
         """The path whose rename commits a checkpoint."""
         return "step-*.pt" if self.format == "single" else "step-*/manifest.json"

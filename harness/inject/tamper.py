@@ -29,6 +29,7 @@ MARKER_NAME = "executed-by-load"
 # The parts of a payload that no trainer can do without; the first that is there is renamed.
 _PARTS = ("small", "optimizer", "model")
 _FOOTER = re.compile(rb"\nckpt\.v1 size=\d{20} sha256=([0-9a-f]{64})\n")
+_LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip member: lengths of its name and of its extra field
 _FOOTER_BYTES = len(b"\nckpt.v1 size= sha256=\n") + 20 + 64
 _TEXTS = ("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8")
 _MEMO = ("BINPUT", "LONG_BINPUT", "MEMOIZE")
@@ -150,12 +151,26 @@ def _rezipped(data: bytes, edit: Callable[[bytes], bytes | None]) -> bytes | Non
         if not members or members[0].header_offset:
             return None
         pickles = [member for member in members if member.filename.endswith("/data.pkl")]
-        edited = edit(old.read(pickles[0])) if pickles else None
+        edited = edit(_stored(data, pickles[0])) if pickles else None
         if edited is None:
             return None
         for member in members:
-            new.writestr(zipfile.ZipInfo(member.filename), edited if member is pickles[0] else old.read(member))
+            new.writestr(zipfile.ZipInfo(member.filename), edited if member is pickles[0] else _stored(data, member))
     return result.getvalue()
+
+
+def _stored(data: bytes, member: zipfile.ZipInfo) -> bytes:
+    """A member's bytes as they stand in the archive. `ZipFile.read` would insist on its checksum, which torch may leave out.
+
+    Raises:
+        ValueError: it is compressed, or not where the archive's directory says.
+    """
+    header = data[member.header_offset : member.header_offset + _LOCAL_HEADER.size]
+    if member.compress_type != zipfile.ZIP_STORED or len(header) < _LOCAL_HEADER.size:
+        raise ValueError(member.filename)
+    name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
+    start = member.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
+    return data[start : start + member.file_size]
 
 
 # --- pickles

@@ -13,13 +13,12 @@ from harness.scenario import Reference
 from harness.store import Baseline, RankLog, Run
 
 _ORACLE = "asynchrony"
-_ASYNCHRONOUS = ("dcp-async",)
 
 
 def asynchrony(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  every oracle has this signature
     """Looks at each rank's saves in each attempt; one finding an attempt is enough."""
     workload = run.plan.scenario.workload
-    if not isinstance(workload, Reference) or workload.format not in _ASYNCHRONOUS:
+    if not isinstance(workload, Reference) or not workload.saves_in_background:
         return []
     findings = []
     for attempt in run.attempts:

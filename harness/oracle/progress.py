@@ -1,7 +1,8 @@
 """No more work is lost than what was done since the newest checkpoint.
 
 Holds when every restart resumes, on all ranks alike, from a checkpoint that is at least as new as the newest one that was
-committed before and that the harness did not damage, and no more batches are lost than lie between two saves.
+committed before and that the harness did not damage, and no more batches are lost than lie between two saves (of a format that saves in
+the background: between three).
 
 Does not verify: that the checkpoint holds what it should (`state`, `loss`), that it was complete when it was committed
 (its files are looked at by `retention`), or that a trainer that refused to start was right (`completion`, `refusal`). The
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from harness.oracle.finding import Finding, fail
 from harness.oracle.history import Commit, History, Resume, live_faults_fired, resume_record, top_level
+from harness.scenario import Reference
 from harness.store import AttemptRun, Baseline, Run
 
 _ORACLE = "progress"
@@ -82,8 +84,12 @@ def _skipped_because(attempt: AttemptRun, name: str) -> str:
 
 
 def _interval(run: Run, history: History, attempt: AttemptRun, resume: Resume) -> list[Finding]:
-    save_every = run.plan.scenario.workload.save_every
-    if save_every is None or resume.lost <= save_every:
+    workload = run.plan.scenario.workload
+    if workload.save_every is None:
+        return []
+    # A save in the background is committed when it is done, at the latest when the next one is due.
+    most = workload.save_every * (2 if isinstance(workload, Reference) and workload.saves_in_background else 1)
+    if resume.lost <= most:
         return []
     ahead = [c for c in history.standing(attempt.index) if c.batch > resume.batch and c.name in history.damaged(attempt.index)]
     past = run.attempts[attempt.index - 1]
@@ -95,12 +101,12 @@ def _interval(run: Run, history: History, attempt: AttemptRun, resume: Resume) -
             "lost-work",
             _ORACLE,
             f"attempt {attempt.index} resumed from step {resume.step}, losing {resume.lost} steps; "
-            f"no newer checkpoint had been committed although one is due every {save_every}",
+            f"no newer checkpoint had been committed although one is due every {workload.save_every}",
             component="checkpoint-files",
             step=resume.step,
             rank=resume.rank,
             attempt=attempt.index,
-            expected=f"at most {save_every} lost steps",
+            expected=f"at most {most} lost steps",
             found=f"{resume.lost} lost steps",
         )
     ]
