@@ -1,8 +1,8 @@
 """No more work is lost than what was done since the newest checkpoint.
 
 Holds when every restart resumes, on all ranks alike, from a checkpoint that is at least as new as the newest one that was
-committed before and that the harness did not damage, and no more batches are lost than lie between two saves (of a format that saves in
-the background: between three).
+committed before and that the harness did not damage, and no more batches are lost than lie between two saves (of a format
+that saves in the background: between three).
 
 Does not verify: that the checkpoint holds what it should (`state`, `loss`), that it was complete when it was committed
 (its files are looked at by `retention`), or that a trainer that refused to start was right (`completion`, `refusal`). The
