@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE_S = 150.0
@@ -24,11 +25,26 @@ def demo(*arguments: str) -> tuple[int, list[str], str]:
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
-def verified(*arguments: str) -> list[str]:
-    code, lines, errors = demo(*arguments)
-    assert code == 0, "\n".join([*lines, errors])
-    assert "VERIFIED" in lines[-1]
-    return lines
+@pytest.fixture(scope="session")
+def place(tmp_path_factory) -> Path:
+    """Where the demos have run, all in one command and once for all workers: importing torch takes longer than most of them."""
+    shared = tmp_path_factory.getbasetemp().parent / "demos"
+    with FileLock(f"{shared}.lock", timeout=DEADLINE_S):
+        if not shared.exists():
+            code, lines, errors = demo("all", "--out", str(shared / "out"))
+            shared.mkdir(exist_ok=True)
+            (shared / "said.json").write_text(json.dumps([code, lines, errors]))
+    return shared
+
+
+def verified(place: Path, name: str) -> list[str]:
+    """What a demo has printed; it must say that what it shows holds."""
+    code, lines, errors = json.loads((place / "said.json").read_text())
+    begin = lines.index(f"== {name}") + 1
+    end = next((n for n in range(begin, len(lines)) if lines[n].startswith("== ")), len(lines))
+    assert "VERIFIED" in lines[end - 1], "\n".join([*lines[begin:end], errors])
+    assert code == 0
+    return lines[begin:end]
 
 
 def rows(lines: list[str], pattern: str) -> list[tuple[str, ...]]:
@@ -36,8 +52,8 @@ def rows(lines: list[str], pattern: str) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.control
-def test_amp():
-    lines = verified("amp")
+def test_amp(place):
+    lines = verified(place, "amp")
     pattern = r"batch +(\d+)  step +(\d+)  loss (\S+)  next lr (\S+)  skip rate (\S+)  scale (\S+)(?:  \w+)?  (STEP|SKIP).*"
     found = rows(lines, pattern)
     assert [int(row[0]) for row in found] == list(range(1, 21))
@@ -54,8 +70,8 @@ def test_amp():
 
 
 @pytest.mark.control
-def test_accumulation():
-    lines = verified("accumulation")
+def test_accumulation(place):
+    lines = verified(place, "accumulation")
     sweep = rows(lines, r"(\d+) +(\d+) +(\d\.\d{9}) +(\d\.\d{3}e[+-]\d\d) +(\d[\d, ]*)")
     assert [int(row[0]) for row in sweep] == [1, 2, 4, 8, 16]
     assert {int(row[0]) * int(row[1]) for row in sweep} == {16}
@@ -69,8 +85,8 @@ def test_accumulation():
     assert float(curve[-1][1]) < float(curve[0][1]) - 0.2
 
 
-def test_resume():
-    lines = verified("resume")
+def test_resume(place):
+    lines = verified(place, "resume")
     assert rows(lines, r"process killed: exit code (-\d+) .*") == [("-9",)]
     assert any("resumed from step-00000008.pt" in line for line in lines)
     table = [line.split() for line in lines if re.match(r" *\d+  ", line)]
@@ -82,8 +98,8 @@ def test_resume():
     assert "26 losses compared, largest difference 0.0e+00" in lines[-1]
 
 
-def test_sharded():
-    lines = verified("sharded")
+def test_sharded(place):
+    lines = verified(place, "sharded")
     manifest = json.loads("\n".join(lines[: lines.index("}") + 1]))
     assert (manifest["world_size"], [shard["name"] for shard in manifest["shards"]]) == (4, [f"rank{n}.bin" for n in range(4)])
     assert all(re.fullmatch("[0-9a-f]{64}", shard["sha256"]) and shard["size"] > 0 for shard in manifest["shards"])
@@ -105,8 +121,8 @@ def test_sharded():
         assert re.fullmatch(pattern, messages[name]), (name, messages[name])
 
 
-def test_end_to_end(tmp_path):
-    lines = verified("end-to-end", "--out", str(tmp_path / "kept"))
+def test_end_to_end(place):
+    lines = verified(place, "end-to-end")
     assert lines[-1] == "RESUME VERIFIED"
     assert lines[0] == "4 ranks killed by SIGKILL after step 12, exit codes [-9, -9, -9, -9]"
     ((old, new),) = rows(lines, r"processes \[(.*)\] are gone, \[(.*)\] resumed from step-00000010")
@@ -116,7 +132,7 @@ def test_end_to_end(tmp_path):
     assert all(float.fromhex(row[1]) == float.fromhex(row[2]) and float(row[3]) >= 1024 for row in table)
     assert all([float(value) for value in row[4:]] == [0.0] * 4 for row in table)
     # On every rank, its own loss, from the logs and not from the table.
-    logs = {name: rank_losses(tmp_path / "kept" / f"log-{name}") for name in ("uninterrupted", "killed", "resumed")}
+    logs = {name: rank_losses(place / "out" / "end-to-end" / f"log-{name}") for name in ("uninterrupted", "killed", "resumed")}
     assert [sorted(logs["resumed"][rank]) for rank in range(4)] == [list(range(11, 21))] * 4
     assert [sorted(logs["killed"][rank]) for rank in range(4)] == [list(range(1, 13))] * 4
     for rank in range(4):

@@ -105,7 +105,7 @@ def test_of_two_failures_the_first_is_named_and_one_that_refused_before_it(tmp_p
     run = crashed(tmp_path, exits=(exited(0, 1, time_s=5.0), exited(1, 3, time_s=9.0)))
     assert only(completion(run, baseline()), "resume-crashed").rank == 0
     run.attempts[1].ranks[1].records.append({"event": "refuse", "rank": 1, "error": "nothing valid"})
-    assert only(completion(run, baseline()), "resume-crashed").rank == 1
+    assert only(completion(run, baseline()), "bad-refusal").rank == 1
 
 
 def test_a_failed_launcher_is_named_with_the_rank_that_spoke(tmp_path):
@@ -190,3 +190,11 @@ def test_what_other_oracles_speak_of_is_left_to_them(tmp_path, kind):
 
 def test_no_attempt_is_left_to_the_control():
     assert completion(run_of(), baseline()) == []
+
+
+def test_a_restart_that_declines_what_was_left_alone_is_a_bad_refusal(tmp_path):
+    run = crashed(tmp_path)
+    run.attempts[1].ranks[1].records.append({"event": "refuse", "rank": 1, "error": "unknown schema: x.pt: expected a, found b"})
+    finding = only(completion(run, baseline()), "bad-refusal")
+    assert finding.component == "checkpoint-files"
+    assert finding.message.endswith("it declined to resume: unknown schema: x.pt: expected a, found b")

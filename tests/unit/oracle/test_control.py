@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from histories import attempt, baseline, exited, killed_and_resumed, kinds, only, replace_exits, row, run_of
+from histories import attempt, baseline, exited, killed_and_resumed, kinds, only, replace_exits, row, run_of, scenario
 
 from harness.oracle.control import control
 from harness.store import Baseline, read_rank_logs, read_records
@@ -97,3 +97,12 @@ def test_writes_that_escaped_the_gate_make_a_case_inconclusive():
     run = killed_and_resumed()
     run.attempts[0].supervisor.append({"event": "escaped", "what": "rank 0: /x/a was copied to descriptor 77"})
     assert "unseen writes in attempt 0: rank 0: /x/a was copied" in only(control(run, baseline()), "not-comparable").message
+
+
+def test_a_first_launch_that_fails_where_a_plainer_job_did_not_is_a_failure(tmp_path):
+    case = scenario(faults=(), compare_with="plain")
+    one = attempt(0, 1, 3, path=tmp_path, exits=(exited(0, 1), exited(1, 1)))
+    one.ranks[0].records.append({"event": "failed", "rank": 0, "error": "activations do not fit"})
+    finding = only(control(run_of(one, case=case), baseline()), "job-failed")
+    assert (finding.outcome, finding.component, finding.rank) == ("FAIL", "process", 0)
+    assert finding.message.endswith("activations do not fit")

@@ -91,3 +91,25 @@ def test_no_rank_at_all_is_left_to_the_control(tmp_path):
     golden = baseline()
     golden.ranks.clear()
     assert numerics(run_of(), golden) == []
+
+
+@pytest.mark.parametrize(
+    ("grad_norm", "stepped", "good"),
+    [(0.5, 0.5, True), (8.0, 1.0, True), (8.0, 8.0, False), (0.5, 0.4, False), (8.0, 1.0005, True), (8.0, float("nan"), False)],
+)
+def test_what_reaches_the_optimizer_is_what_the_trainer_says(grad_norm, stepped, good):
+    run = killed_and_resumed()
+    said = {"grad_norm": grad_norm.hex(), "max_norm": (1.0).hex(), "stepped_norm": "nan" if stepped != stepped else stepped.hex()}
+    row(run, 1, 1, 20).update(said)
+    found = numerics(run, baseline())
+    if good:
+        assert found == []
+        return
+    finding = only(found, "numerics")
+    assert (finding.component, finding.rank, finding.step, finding.attempt) == ("gradients", 1, 20, 1)
+
+
+def test_a_log_that_does_not_say_what_reached_the_optimizer_is_not_held_against_anyone():
+    run = killed_and_resumed()
+    row(run, 1, 1, 20).update({"grad_norm": (8.0).hex(), "max_norm": (1.0).hex(), "stepped_norm": None})
+    assert numerics(run, baseline()) == []

@@ -1,0 +1,63 @@
+"""State that is split over the ranks, and saves that go on in the background: killed in a save, and put together again.
+
+DDP, ZeRO-1 and FSDP2 in the formats that treat them differently; `dcp-async` and `safetensors`, which the other files leave
+out; a change of the number of ranks for each. Controls: here.
+"""
+
+from __future__ import annotations
+
+import pytest
+from saves import SAVE, short_job
+
+SPLIT = ["zero1", "fsdp2"]
+
+
+@pytest.mark.control
+@pytest.mark.parametrize(("format", "parallelism"), [("dcp-async", "ddp"), ("safetensors", "zero1"), ("sharded", "fsdp2")])
+def test_nothing_is_done_to_the_job(check_resume, format, parallelism):
+    check_resume(short_job(format, parallelism=parallelism))
+
+
+@pytest.mark.parametrize("parallelism", SPLIT)
+@pytest.mark.parametrize(
+    ("format", "file"),
+    [("sharded", "rank1.bin.tmp"), ("dcp", "__1_*"), ("single", ""), ("safetensors", "training.bin.tmp")],
+)
+def test_a_rank_dies_in_the_middle_of_a_write(check_resume, format, parallelism, file):
+    target = f"{SAVE}/{file}" if file else f"{SAVE}.pt.*.tmp"
+    check_resume(short_job(format, parallelism=parallelism, faults=f"sigkill any rank during write {target} at 50%"))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        f"sigkill rank 1 during write {SAVE}/__1_* at 50%",
+        f"sigkill rank 0 before rename {SAVE}/manifest.json",
+        f"sigkill all ranks after rename {SAVE}/manifest.json by rank 0",
+        f"ENOSPC rank 1 on write {SAVE}/__1_*",
+        f"EIO rank 0 on fsync {SAVE}/__0_*",
+    ],
+)
+def test_a_save_in_the_background_is_hit(check_resume, fault):
+    check_resume(short_job("dcp-async", faults=fault))
+
+
+@pytest.mark.parametrize("length", ["byte 0", "last byte"])
+@pytest.mark.parametrize("file", ["model.safetensors", "training.bin"])
+def test_a_file_of_an_export_is_cut_short(check_resume, file, length):
+    faults = ["sigkill all ranks at step 14", f"truncate newest/{file} to {length}"]
+    check_resume(short_job("safetensors", ranks=1, faults=faults))
+
+
+@pytest.mark.parametrize("parallelism", SPLIT)
+@pytest.mark.parametrize(("format", "ranks"), [("sharded", (4, 2)), ("dcp", (2, 4)), ("safetensors", (1, 2))])
+def test_it_goes_on_with_another_number_of_ranks(check_resume, format, ranks, parallelism):
+    settings = {"parallelism": parallelism, "rng_scope": "global", "reshard": format == "sharded"}
+    check_resume(short_job(format, ranks=ranks, faults="sigkill all ranks at step 10", **settings))
+
+
+@pytest.mark.parametrize("precision", ["fp16"])
+@pytest.mark.parametrize("parallelism", SPLIT)
+def test_a_batch_overflows_on_one_rank(check_resume, parallelism, precision):
+    faults = ["overflow rank 1 at batch 7", "sigkill all ranks at step 10"]
+    check_resume(short_job("sharded", parallelism=parallelism, precision=precision, faults=faults))
