@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.reference.defects import DEFECTS
-from harness.scenario import Scenario, job
+from harness.scenario import FORMATS, Scenario, job
 
 KILL = "sigkill all ranks at step 10"
 _SHORT = {"steps": 16, "batches_per_epoch": 8, "keep_last": 2}
@@ -77,6 +77,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "accumulate": (1, 3),
     "recompute": ("none", "full", "selective"),
     "sampler": ("distributed", "random"),
+    "workers": (0, 2),
 }
 
 
@@ -88,7 +89,10 @@ def healthy(*, everything: bool = False) -> list[Scenario]:
     """
     names = list(CHOICES)
     rows = itertools.product(*CHOICES.values()) if everything else covering_rows(list(CHOICES.values()))
-    return [_healthy(dict(zip(names, row, strict=True))) for row in rows]
+    plain = [_healthy(dict(zip(names, row, strict=True))) for row in rows]
+    # The model with buffers and an average has no layers to compute again, so it stands apart.
+    others = zip(FORMATS, itertools.cycle(CHOICES["parallelism"]), strict=False)
+    return plain + [_healthy({"format": name, "parallelism": split, "ranks": 2, **_MLP}) for name, split in others]
 
 
 def _healthy(choice: Mapping[str, Any]) -> Scenario:
