@@ -11,6 +11,7 @@ FSDP2 does not rebuild anything, so its reduce-scatter adds up in one order thro
 # No `from __future__ import annotations` here: `register_comm_hook` compares the hook's annotations with the classes
 # themselves, and would refuse their names.
 import inspect
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,8 +27,8 @@ from harness.reference.world import World
 from harness.reference.zero1 import ShardedAdamW
 
 # The option's name changed with torch 2.13, which warns of the old one.
-_KNOWN_OPTIONS = inspect.signature(DistributedDataParallel).parameters
-_SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN_OPTIONS else "broadcast_buffers"
+_OPTIONS = inspect.signature(DistributedDataParallel).parameters
+_NO_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers": False}
 
 
 def average_in_rank_order(group: dist.ProcessGroup | None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
@@ -74,7 +75,7 @@ def wrap_model(model: nn.Module, parallelism: str, world: World, device: torch.d
         return model
     if parallelism == "fsdp2":
         return shard_model(model, init_device_mesh(device.type, (world.world_size,)))
-    wrapped = DistributedDataParallel(model, **{_SYNC_BUFFERS: False})
+    wrapped = DistributedDataParallel(model, **_NO_BUFFERS)
     wrapped.register_comm_hook(None, average_in_rank_order)
     return wrapped
 

@@ -67,12 +67,12 @@ def check_payload(payload: Any, path: Path) -> dict[str, Any]:
     """
     if not isinstance(payload, dict):
         raise mismatch("cannot decode", path, "a dict", type(payload).__name__)
-    payload = migrate(payload, path)
-    missing, unexpected = sorted(KEYS - payload.keys()), sorted(payload.keys() - KEYS)
+    current = migrate(payload, path)
+    missing, unexpected = sorted(KEYS - current.keys()), sorted(current.keys() - KEYS)
     if missing or unexpected:
         found = ", ".join([f"no {key}" for key in missing] + [f"unexpected {key}" for key in unexpected])
         raise mismatch("keys differ", path, ", ".join(sorted(KEYS)), found)
-    return payload
+    return current
 
 
 def apply_payload(training: Training, payload: dict[str, Any], path: Path, omitted: Collection[str] = ()) -> str | None:

@@ -12,10 +12,8 @@ from harness.reference.loop import build_training
 from harness.reference.world import World
 
 
-def train(accumulate: int, global_batch: int = 12, steps: int = 4, defect: tuple[str, ...] = ()):
-    config = TrainConfig(
-        accumulate=accumulate, global_batch=global_batch, dropout=0.0, noise=0.0, learning_rate=1e-3, defect=defect
-    )
+def train(accumulate: int, global_batch: int = 12, steps: int = 4):
+    config = TrainConfig(accumulate=accumulate, global_batch=global_batch, dropout=0.0, noise=0.0, learning_rate=1e-3)
     training = build_training(config, World())
     generator = torch.Generator().manual_seed(5)
     losses = []
