@@ -111,3 +111,24 @@ def test_a_save_that_fails_in_the_background_fails_on_all(ranks, tmp_path, faili
         assert found["idle"]
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000004"]
     assert load_format(TrainConfig(format="dcp-async")).verify(tmp_path / "step-00000004").world_size == 2
+
+
+def norm_after_a_skip(world: World, parallelism: str) -> list[str]:
+    """The norm of the batch after one that was cut short at its first, and at its second micro-batch."""
+    norms = []
+    for struck in (0, 1):
+        config = TrainConfig(parallelism=parallelism, accumulate=3, dropout=0.0, noise=0.0)
+        training, calls = build_training(config, world), iter(range(9))
+        bad, good = batches_of(config, world, 2)
+        outcome = take_step(
+            training, bad, 0.0, lambda logits, calls=calls, at=struck: logits * (math.nan if next(calls) == at else 1)
+        )
+        assert outcome.reason == "non_finite_loss"
+        norms.append(repr(take_step(training, good, 0.0, same).grad_norm))
+    return norms
+
+
+@pytest.mark.parametrize("parallelism", PARALLELISMS)
+def test_nothing_of_a_batch_that_was_cut_short_goes_into_the_next(ranks, parallelism):
+    for first, second in ranks.run(norm_after_a_skip, 2, parallelism):
+        assert first == second
