@@ -53,21 +53,24 @@ class ResumableBatchSampler(BatchSampler):
     num_skipped = 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = super().__iter__()
-        for _ in range(self.num_skipped):
-            next(batches)
-        return batches
+        # Lazily: a DataLoader with workers makes two iterators and uses the second. If the first drew an order, the
+        # second would draw another one.
+        return itertools.islice(super().__iter__(), self.num_skipped, None)
 
 
 class OwnSamples(Sampler[int]):
-    """Every world_size-th sample of a common order, from this rank's number on: how `DistributedSampler` deals out."""
+    """Every world_size-th sample of a common order, from this rank's number on: how `DistributedSampler` deals out.
+
+    The order is taken whole at the first sample. `RandomSampler` draws once more when it is exhausted, and when that is
+    depends on rank and workers, which take batches in advance: the next epoch would have another order for each.
+    """
 
     def __init__(self, order: Sampler[int], world: World) -> None:
         self._order = order
         self._world = world
 
     def __iter__(self) -> Iterator[int]:
-        return itertools.islice(iter(self._order), self._world.rank, None, self._world.world_size)
+        yield from list(self._order)[self._world.rank :: self._world.world_size]
 
 
 class EpochLoader:

@@ -51,6 +51,8 @@ from harness.reference.state import Training, apply_rng_states, apply_small_stat
 from harness.reference.tensors import group_options
 from harness.reference.zero1 import ShardedAdamW
 
+ALONE_WARNING: dict[str, Any] = {"message": "torch.distributed is disabled", "category": UserWarning}
+
 
 def rank_of_file(name: str) -> str:
     """Return the rank that wrote `__RANK_INDEX.distcp`; `.metadata` is rank 0's."""
@@ -148,7 +150,7 @@ def record_of(path: Path) -> ShardRecord:
 def quiet_without_group() -> Iterator[None]:
     """Silence DCP's warning that it saves or loads in one process: with one rank that is what is wanted."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        warnings.filterwarnings("ignore", **ALONE_WARNING)
         yield
 
 

@@ -12,6 +12,7 @@ Source: torch/distributed/checkpoint/state_dict_saver.py, `async_save`.
 
 from __future__ import annotations
 
+import warnings
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from harness.reference.comm import any_rank, rank0_decides
 from harness.reference.config import TrainConfig
-from harness.reference.dcp import DcpFormat, build_state, list_files, quiet_without_group, report_failure, write_files
+from harness.reference.dcp import ALONE_WARNING, DcpFormat, build_state, list_files, report_failure, write_files
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError
 from harness.reference.formats import CheckpointHeader
@@ -64,13 +65,15 @@ class DcpAsyncFormat(DcpFormat):
         if self._group is None and dist.is_initialized():
             self._group = dist.new_group(backend="gloo")
         rank0_decides(lambda: prepare_directory(path))
-        with quiet_without_group():
-            future = async_save(
-                build_state(training),
-                storage_writer=FileSystemWriter(path, thread_count=1),
-                process_group=self._group,
-                no_dist=not dist.is_initialized(),
-            )
+        if self._group is None:
+            # For good: the thread says it too, at some time, and a filter for a while would be of the main thread's while.
+            warnings.filterwarnings("ignore", **ALONE_WARNING)
+        future = async_save(
+            build_state(training),
+            storage_writer=FileSystemWriter(path, thread_count=1),
+            process_group=self._group,
+            no_dist=not dist.is_initialized(),
+        )
         assert isinstance(future, Future)  # a response object comes only with asynchronous staging
         self._pending = _Pending(future, header_of(training), path)
         return False

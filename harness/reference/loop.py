@@ -126,10 +126,11 @@ def train_batches(training: Training, store: CheckpointStore, hooks: TrainingHoo
             hooks.batch(report)
             say(format_line(report))
             store.poll(training, hooks, say)
-            if state.batch % config.save_every == 0 or state.batch == config.steps:
-                store.save(training, hooks, say)
+            # Before the save: one after the jump would be the newest checkpoint, and the way back would lead into it.
             if config.on_loss_jump == "rollback" and loss_jumped(state.loss_history):
                 roll_back(training, store, hooks, say)
+            if state.batch % config.save_every == 0 or state.batch == config.steps:
+                store.save(training, hooks, say)
             if state.batch == config.steps:
                 break
     store.finish(training, hooks, say)
@@ -163,7 +164,9 @@ def roll_back(training: Training, store: CheckpointStore, hooks: TrainingHooks, 
     resumption = store.resume(training)
     state.batch, state.epoch, state.batch_in_epoch, state.epoch_order = position
     state.loss_history.clear()  # the jump must not be seen again
-    say(f"loss jumped at batch {state.batch}: weights of {resumption.scan.path}, its later batches left out")
+    found = resumption.scan.path
+    went = "there is no checkpoint to go back to" if found is None else f"weights of {found}, its later batches left out"
+    say(f"loss jumped at batch {state.batch}: {went}")
 
 
 def train_batch(training: Training, hooks: TrainingHooks, indices: Tensor, tokens: Tensor) -> BatchReport:

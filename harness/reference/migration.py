@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from harness.reference.errors import mismatch
+from harness.reference.rng import derive_seed
 from harness.reference.skips import AmpTrainState
 from harness.reference.state import CHECKPOINT_SCHEMA
 
@@ -18,11 +21,15 @@ def migrate_v0(payload: dict[str, Any]) -> dict[str, Any]:
     """Bring a payload of `ckpt.v0` to `ckpt.v1`.
 
     v0 kept the counters at the top (`step`, `batch`, `epoch`, `batch_in_epoch`, `loss_history`), knew neither the average
-    of the weights nor the history of skips, and no order but the one by seed and epoch.
+    of the weights nor the history of skips, and no order but the one by seed and epoch. Its input noise came from torch's
+    generator; the noise's own begins here, the same whenever this is repeated.
     """
     counters = {key: payload[key] for key in ("batch", "step", "loss_history")}
     job = {"model": "gpt", "sampler": "distributed", "accumulate": 1, **payload["job"]}
     position = {"epoch": payload["epoch"], "batch_in_epoch": payload["batch_in_epoch"], "sampler_seed": job["seed"]}
+    noise = [
+        torch.Generator().manual_seed(derive_seed(job["seed"], payload["step"], rank)) for rank in range(len(payload["rng"]))
+    ]
     moved = {"step", "batch", "epoch", "batch_in_epoch", "loss_history"}
     return {
         **{key: value for key, value in payload.items() if key not in moved},
@@ -32,6 +39,7 @@ def migrate_v0(payload: dict[str, Any]) -> dict[str, Any]:
         "job": job,
         "amp": AmpTrainState().state_dict(),
         "ema": {},
+        "rng": [{"noise": fresh.get_state(), **saved} for fresh, saved in zip(noise, payload["rng"], strict=True)],
     }
 
 

@@ -10,6 +10,9 @@ FSDP2 does not rebuild anything, so its reduce-scatter adds up in one order thro
 
 # No `from __future__ import annotations` here: `register_comm_hook` compares the hook's annotations with the classes
 # themselves, and would refuse their names.
+import inspect
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -22,6 +25,10 @@ from torch.optim import AdamW, Optimizer
 from harness.reference.state import create_optimizer_state
 from harness.reference.world import World
 from harness.reference.zero1 import ShardedAdamW
+
+# The option's name changed with torch 2.13, which warns of the old one.
+_OPTIONS = inspect.signature(DistributedDataParallel).parameters
+_NO_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers": False}
 
 
 def average_in_rank_order(group: dist.ProcessGroup | None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
@@ -68,7 +75,7 @@ def wrap_model(model: nn.Module, parallelism: str, world: World, device: torch.d
         return model
     if parallelism == "fsdp2":
         return shard_model(model, init_device_mesh(device.type, (world.world_size,)))
-    wrapped = DistributedDataParallel(model)
+    wrapped = DistributedDataParallel(model, **_NO_BUFFERS)
     wrapped.register_comm_hook(None, average_in_rank_order)
     return wrapped
 

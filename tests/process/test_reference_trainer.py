@@ -23,8 +23,23 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120.0
-FORMATS = ("single", "sharded", "dcp")
-EXTRA = {"single": [], "dcp": [], "sharded": ["--reshard"]}
+FORMATS = ("single", "sharded", "dcp", "dcp-async", "safetensors")
+EXTRA = {"sharded": ["--reshard"]}
+# Everything that is state: buffers, an average, an order of the data, gradients of micro-batches, skips.
+EVERYTHING = [
+    "--model",
+    "mlp",
+    "--ema",
+    "0.9",
+    "--sampler",
+    "random",
+    "--workers",
+    "1",
+    "--accumulate",
+    "2",
+    "--precision",
+    "fp16",
+]
 
 
 # ---- the program that forks ranks -----------------------------------------------------------------------------------
@@ -33,9 +48,9 @@ EXTRA = {"single": [], "dcp": [], "sharded": ["--reshard"]}
 def serve() -> None:
     import gc
 
-    import harness.reference.dcp
-    import harness.reference.sharded
-    import harness.reference.single  # noqa: F401
+    import harness.reference.dcp_async
+    import harness.reference.safetensors_format
+    import harness.reference.sharded  # noqa: F401
     from harness.probe import train_reference
 
     gc.freeze()
@@ -214,6 +229,27 @@ def test_resume_is_equal_to_the_last_bit(launcher, tmp_path, name, world_size):
         assert resumed.digests(rank, "end") == golden.digests(rank, "end")
 
 
+@pytest.mark.parametrize("parallelism", ["ddp", "zero1", "fsdp2"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_resume_is_equal_however_the_job_is_spread(launcher, tmp_path, name, parallelism):
+    fault = json.dumps([{"effect": "overflow", "ranks": [1], "batch": 8, "times": 1}])
+    arguments = ["--format", name, "--parallelism", parallelism, *EVERYTHING]
+    arguments += ["--out", str(tmp_path / "out"), "--steps", "12", "--batches-per-epoch", "10", "--keep-last", "9"]
+    golden = launcher.run(tmp_path / "golden", 2, *arguments, environment={"HARNESS_NUMERIC_FAULTS": fault})
+    assert golden.codes == [0, 0], golden.stderr(0)
+    assert golden.batches(0)[8]["tag"] == "SKIP"
+    keep_until(tmp_path / "out", 8)
+    resumed = launcher.run(tmp_path / "resumed", 2, *arguments)
+    assert resumed.codes == [0, 0], resumed.stderr(0)
+    for rank in (0, 1):
+        assert resumed.event(rank, "resume")["step"] == 7
+        assert {"buffers", "ema", "scaler"} <= resumed.digests(rank, "load").keys()
+        assert resumed.digests(rank, "load") == golden.digests(rank, "save", 7)
+        for batch, event in resumed.batches(rank).items():
+            assert event == golden.batches(rank)[batch]
+        assert resumed.digests(rank, "end") == golden.digests(rank, "end")
+
+
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_resume_is_equal_in_low_precision(launcher, tmp_path, precision):
     arguments = ["--precision", precision, "--out", str(tmp_path / "out"), "--keep-last", "9"]
@@ -241,7 +277,19 @@ def saved_by(launcher, tmp_path_factory):
 
 
 def reshape_arguments(name: str, out: Path) -> list[str]:
-    return ["--format", name, "--out", str(out), "--rng-scope", "global", "--steps", "34", "--keep-last", "9", *EXTRA[name]]
+    return [
+        "--format",
+        name,
+        "--out",
+        str(out),
+        "--rng-scope",
+        "global",
+        "--steps",
+        "34",
+        "--keep-last",
+        "9",
+        *EXTRA.get(name, []),
+    ]
 
 
 @pytest.mark.parametrize(("saved", "resumed"), [(4, 2), (2, 4), (2, 1), (1, 3)])
@@ -332,7 +380,7 @@ def test_a_finished_job_does_nothing_more(launcher, tmp_path):
     assert content(tmp_path / "out") == before
 
 
-@pytest.mark.parametrize("name", ["sharded", "dcp"])
+@pytest.mark.parametrize("name", ["sharded", "dcp", "dcp-async"])
 def test_a_save_that_fails_on_one_rank_fails_on_all(launcher, tmp_path, name):
     arguments = ["--format", name, "--out", str(tmp_path / "out")]
     launcher.run(tmp_path / "first", 2, *arguments, "--steps", "4")
@@ -365,6 +413,10 @@ def test_training_goes_on_after_a_failed_save_if_told_so(launcher, tmp_path):
         ("sharded", 1, "step-00000012/rank1.bin.tmp"),
         ("sharded", 0, "step-00000012/manifest.json.tmp"),
         ("dcp", 1, "step-00000012/__1_0.distcp"),
+        ("dcp-async", 1, "step-00000012/__1_0.distcp"),
+        ("dcp-async", 0, "step-00000012/manifest.json.tmp"),
+        ("safetensors", 0, "step-00000012/model.safetensors.tmp"),
+        ("safetensors", 0, "step-00000012/training.bin.tmp"),
     ],
 )
 def test_a_rank_killed_in_a_save_costs_that_save_only(launcher, tmp_path, name, rank, when):
@@ -404,7 +456,7 @@ def test_a_bad_batch_on_one_rank_is_skipped_on_all(launcher, tmp_path, effect, r
 @pytest.mark.parametrize(
     ("defect", "lost"),
     [
-        ("no-rng", {"rng.python", "rng.numpy", "rng.torch"}),
+        ("no-rng", {"rng.python", "rng.numpy", "rng.torch", "rng.noise"}),
         ("no-optimizer", {"optimizer"}),
         ("no-scheduler", {"scheduler"}),
         ("no-scaler", {"scaler"}),

@@ -58,28 +58,45 @@ def test_a_job_has_the_components_of_the_contract_and_a_digest_changes_nothing()
     training = build_training(TrainConfig(precision="fp16"), World())
     first = digest_components(training)
     assert set(first) == {
-        "model", "optimizer", "scheduler", "scaler", "rng.python", "rng.numpy", "rng.torch", "data", "counters",
+        "model", "optimizer", "scheduler", "scaler", "rng.python", "rng.numpy", "rng.torch", "rng.noise", "data",
+        "counters",
     }  # fmt: skip
     assert digest_components(training) == first
     assert "scaler" not in digest_components(build_training(TrainConfig(), World()))
+    more = digest_components(build_training(TrainConfig(model="mlp", ema=0.9, precision="fp16"), World()))
+    assert set(more) == {*first, "buffers", "ema"}
 
 
-@pytest.mark.parametrize("component", ["model", "optimizer", "scheduler", "rng.torch", "data", "counters"])
+@pytest.mark.parametrize(
+    "component", ["model", "buffers", "optimizer", "ema", "scheduler", "rng.torch", "rng.noise", "data", "counters"]
+)
 def test_each_change_shows_in_its_own_component(component):
-    training = build_training(TrainConfig(), World())
+    training = build_training(TrainConfig(model="mlp", ema=0.9), World())
     before = digest_components(training)
     parameter = next(training.model.parameters())
     changes = {
         "model": lambda: parameter.data.add_(1),
         "optimizer": lambda: training.optimizer.state[parameter]["exp_avg"].add_(1),
+        "buffers": lambda: training.model.norm.running_mean.add_(1),
+        "ema": lambda: training.ema.tensors["head.bias"].add_(1),
         "scheduler": lambda: setattr(training.scheduler, "last_epoch", 7),
         "rng.torch": lambda: torch.rand(1),
+        "rng.noise": lambda: torch.rand(1, generator=training.noise),
         "data": lambda: setattr(training.state, "batch_in_epoch", 3),
         "counters": lambda: setattr(training.state, "step", 3),
     }
     changes[component]()
     after = digest_components(training)
     assert {name for name in before if before[name] != after[name]} == {component}
+
+
+def test_the_order_of_the_data_and_the_skips_are_state_too():
+    training = build_training(TrainConfig(sampler="random"), World())
+    before = digest_components(training)
+    training.state.epoch_order = torch.Generator().get_state()
+    training.state.amp.record(skipped=True)
+    after = digest_components(training)
+    assert {name for name in before if before[name] != after[name]} == {"data", "counters"}
 
 
 def test_swapped_moments_and_other_options_show():

@@ -13,7 +13,7 @@ CONTRACT = {
     "save": {"moment", "step", "checkpoint"},
     "batch": {
         "batch", "step", "epoch", "batch_in_epoch", "tag", "reason", "loss", "global_loss", "learning_rate", "scale",
-        "grad_norm", "samples", "parameters_finite",
+        "grad_norm", "max_norm", "stepped_norm", "samples", "parameters_finite",
     },
     "end": {"step", "batches"},
 }  # fmt: skip

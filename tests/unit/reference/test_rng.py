@@ -64,17 +64,31 @@ def test_derived_seeds_differ():
 
 
 def test_shared_draws_do_not_depend_on_the_number_of_ranks():
-    torch.manual_seed(1)
-    whole = RowDraws(0, 1, shared=True).uniform(torch.Size([12, 5]), torch.device("cpu"))
+    whole = drawn(RowDraws(0, 1, shared=True, noise=torch.Generator()), 12)
     for world_size in (2, 3, 4):
         for rank in range(world_size):
-            torch.manual_seed(1)
-            own = RowDraws(rank, world_size, shared=True).uniform(torch.Size([12 // world_size, 5]), torch.device("cpu"))
-            assert torch.equal(own, whole[rank::world_size])
+            own = drawn(RowDraws(rank, world_size, shared=True, noise=torch.Generator()), 12 // world_size)
+            assert all(torch.equal(part, all_rows[rank::world_size]) for part, all_rows in zip(own, whole, strict=True))
+
+
+def drawn(draws: RowDraws, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    draws.noise.manual_seed(2)
+    shape, device = torch.Size([rows, 5]), torch.device("cpu")
+    return draws.uniform(shape, device), draws.normal(shape, device)
 
 
 def test_own_draws_are_for_own_rows_only():
+    expected = torch.randn(3, 2, generator=torch.Generator().manual_seed(1))
+    draws = RowDraws(1, 4, shared=False, noise=torch.Generator().manual_seed(1))
+    assert torch.equal(draws.normal(torch.Size([3, 2]), torch.device("cpu")), expected)
     torch.manual_seed(1)
-    expected = torch.randn(3, 2)
+    expected = torch.rand(3, 2)
     torch.manual_seed(1)
-    assert torch.equal(RowDraws(1, 4, shared=False).normal(torch.Size([3, 2]), torch.device("cpu")), expected)
+    assert torch.equal(draws.uniform(torch.Size([3, 2]), torch.device("cpu")), expected)
+
+
+def test_the_noise_moves_no_global_generator():
+    before = torch.get_rng_state()
+    RowDraws(0, 1, shared=False, noise=torch.Generator()).normal(torch.Size([3, 2]), torch.device("cpu"))
+    assert torch.equal(torch.get_rng_state(), before)

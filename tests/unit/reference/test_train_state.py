@@ -10,14 +10,16 @@ from harness.reference.config import TrainConfig
 from harness.reference.errors import CheckpointError, RefusalError
 from harness.reference.formats import load_format
 from harness.reference.loop import build_training
-from harness.reference.state import (
-    apply_small_state,
-    create_optimizer_state,
-    load_model_state,
-    load_optimizer_state_by_name,
-    optimizer_state_by_name,
+from harness.reference.state import apply_small_state, create_optimizer_state, small_state
+from harness.reference.tensors import (
+    Filler,
+    Piece,
+    check_layout,
+    group_options,
+    live_tensors,
+    load_group_options,
+    optimizer_tensors,
     parameter_names,
-    small_state,
 )
 from harness.reference.world import World
 
@@ -38,19 +40,28 @@ def test_moments_follow_their_parameter_when_the_order_changes():
     optimizer = AdamW(model.parameters(), lr=0.1)
     stepped(model, optimizer)
     other = AdamW(list(model.parameters())[::-1], lr=0.5)
-    load_optimizer_state_by_name(model, other, optimizer_state_by_name(model, optimizer), "file")
+    create_optimizer_state(other)
+    filler = Filler(optimizer_tensors(model, other), "file")
+    saved = optimizer_tensors(model, optimizer)
+    filler.fill(Piece(name, 0, tensor.values) for name, tensor in saved.items())
+    filler.finish()
+    load_group_options(model, other, group_options(model, optimizer), "file")
     for parameter in model.parameters():
-        assert torch.equal(other.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg"])
+        for key in ("step", "exp_avg", "exp_avg_sq"):
+            assert torch.equal(other.state[parameter][key], optimizer.state[parameter][key])
+    first, second = model.parameters()
+    assert not torch.equal(other.state[first]["exp_avg"], other.state[second]["exp_avg"])
     assert other.param_groups[0]["lr"] == 0.1
+    assert list(other.param_groups[0]["params"]) == [second, first]
 
 
 def test_other_parameters_are_refused():
     model = two_layers()
     optimizer = AdamW(model.parameters())
-    named = optimizer_state_by_name(model, optimizer)
-    named["param_groups"][0]["params"] = ["0.weight"]
+    options = group_options(model, optimizer)
+    options[0]["params"] = ["0.weight"]
     with pytest.raises(CheckpointError, match=r"optimizer parameters differ: file: expected .*1\.weight.*found"):
-        load_optimizer_state_by_name(model, optimizer, named, "file")
+        load_group_options(model, optimizer, options, "file")
     with pytest.raises(ValueError, match="1 of the optimizer's 1 parameters do not belong"):
         parameter_names(model, AdamW([nn.Parameter(torch.zeros(1))]))
 
@@ -69,8 +80,24 @@ def test_moments_made_in_advance_change_nothing():
 
 
 def test_a_model_of_another_shape_is_refused():
-    with pytest.raises(CheckpointError, match="model differs: file"):
-        load_model_state(two_layers(), nn.Sequential(nn.Linear(2, 2)).state_dict(), "file")
+    training = build_training(TrainConfig(), World())
+    other = live_tensors(build_training(TrainConfig(width=16), World()))
+    before = {name: tensor.values.clone() for name, tensor in live_tensors(training).items()}
+    with pytest.raises(
+        CheckpointError, match=r"tensors differ: file: .*model\.head\.weight of shape \(32, 16\) instead of \(32, 32\)"
+    ):
+        check_layout(live_tensors(training), {name: tensor.shape for name, tensor in other.items()}, "file")
+    assert all(torch.equal(before[name], tensor.values) for name, tensor in live_tensors(training).items())
+
+
+def test_a_file_of_another_model_is_refused_before_anything_changes(tmp_path):
+    config = TrainConfig(out=tmp_path)
+    load_format(config).save(build_training(TrainConfig(width=16), World()), tmp_path / "step-00000000.pt")
+    training = build_training(config, World())
+    before = {name: tensor.values.clone() for name, tensor in live_tensors(training).items()}
+    with pytest.raises(CheckpointError, match="tensors differ"):
+        load_format(config).load(training, tmp_path / "step-00000000.pt")
+    assert all(torch.equal(before[name], tensor.values) for name, tensor in live_tensors(training).items())
 
 
 def test_another_job_or_schema_is_refused():

@@ -17,6 +17,8 @@ from harness.reference.schedule import FINAL_FACTOR, learning_rate_factor
 from harness.reference.train import main
 from harness.reference.world import World
 
+SAMPLERS = ("distributed", "random")
+
 
 class Recorder(TrainingHooks):
     def __init__(self, bad_batches: tuple[int, ...] = ()) -> None:
@@ -59,11 +61,12 @@ def test_the_schedule_warms_up_and_comes_down():
     assert learning_rate_factor(0, 0, 1) == 1.0
 
 
+@pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_batches_hold_the_same_samples_on_any_number_of_ranks(world_size):
-    dataset = SuccessorDataset(36, 0)
-    whole = [indices.tolist() for indices, _ in EpochLoader(dataset, 12, 0, World()).epoch(1, 0)]
-    loaders = [EpochLoader(dataset, 12, 0, World(rank, rank, world_size)) for rank in range(world_size)]
+def test_batches_hold_the_same_samples_on_any_number_of_ranks(world_size, sampler):
+    dataset, config = SuccessorDataset(36, 0), TrainConfig(sampler=sampler)
+    whole = [indices.tolist() for indices, _ in EpochLoader(dataset, config, World()).epoch(1, 0)]
+    loaders = [EpochLoader(dataset, config, World(rank, rank, world_size)) for rank in range(world_size)]
     shares = [[indices.tolist() for indices, _ in loader.epoch(1, 0)] for loader in loaders]
     for batch, expected in enumerate(whole):
         for rank in range(world_size):
@@ -80,7 +83,7 @@ def test_a_position_in_an_epoch_is_reached_without_loading():
             return super().__getitem__(index)
 
     dataset = Counting(36, 0)
-    loader = EpochLoader(dataset, 12, 0, World())
+    loader = EpochLoader(dataset, TrainConfig(), World())
     whole = [indices.tolist() for indices, _ in loader.epoch(0, 0)]
     dataset.loaded = 0
     assert [indices.tolist() for indices, _ in loader.epoch(0, 2)] == whole[2:]
@@ -88,8 +91,9 @@ def test_a_position_in_an_epoch_is_reached_without_loading():
     assert [indices.tolist() for indices, _ in loader.epoch(1, 0)] != whole
 
 
-def test_an_iterator_over_the_data_draws_from_no_global_generator():
-    loader = EpochLoader(SuccessorDataset(24, 0), 12, 0, World())
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_an_iterator_over_the_data_draws_from_no_global_generator(sampler):
+    loader = EpochLoader(SuccessorDataset(24, 0), TrainConfig(sampler=sampler), World())
     before = torch.get_rng_state()
     list(loader.epoch(0, 0))
     assert torch.equal(torch.get_rng_state(), before)
