@@ -26,8 +26,8 @@ _CASES: dict[str, dict[str, Any]] = {
     "no-ema": _MLP,
     "no-buffers": _MLP,
     "in-place": {"format": "single", "faults": "sigkill rank 0 during write checkpoint.pt at 50% occurrence 12"},
-    # Rank 1 has renamed its shard over the old one, rank 0 has not.
-    "reuse-directory": {"faults": "sigkill all ranks before rename latest/rank0.bin.tmp occurrence 3 by rank 0"},
+    # Rank 1 has renamed its shard over the old one; the manifest is still the old one.
+    "reuse-directory": {"faults": "sigkill all ranks after rename latest/rank1.bin.tmp occurrence 3 by rank 1"},
     "no-fsync": {"format": "single", "faults": ()},
     "manifest-first": {"faults": "sigkill all ranks during write step-00000012/rank1.bin.tmp at 50%"},
     "no-reshard": {"ranks": (2, 4), "reshard": True, "rng_scope": "global"},

@@ -1,7 +1,7 @@
 """The short job that most scenarios interrupt, and the words for where it writes.
 
-It takes 16 batches in two epochs of eight, saves after every fourth, and keeps two checkpoints. Faults strike the save after
-batch 12: it lies in the middle of the second epoch, older checkpoints exist, and it is followed by a rotation. Scenarios that
+It takes 8 batches in two epochs of four, saves after every second, and keeps two checkpoints. Faults strike the save after
+batch 6: it lies in the middle of the second epoch, older checkpoints exist, and it is followed by a rotation. Scenarios that
 need a longer look (FP16, a change of ranks) take the job of 24 batches that `harness.job` gives by default.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from harness import job
 from harness.scenario import Format, Scenario
 
-SAVE = "step-00000012"
+SAVE = "step-00000006"
 # The formats that are attacked in every way; scenarios/test_every_configuration.py has the others.
 FORMATS: tuple[Format, ...] = ("single", "sharded", "dcp")
 
@@ -40,5 +40,5 @@ def commit_rank(format: Format, ranks: int) -> int:
 
 
 def short_job(format: Format, **settings: Any) -> Scenario:
-    """The job of 16 batches; `settings` as for `harness.job`."""
-    return job(format, **{"steps": 16, "batches_per_epoch": 8, "keep_last": 2, **settings})
+    """The job of 8 batches; `settings` as for `harness.job`."""
+    return job(format, **{"steps": 8, "batches_per_epoch": 4, "save_every": 2, "keep_last": 2, **settings})

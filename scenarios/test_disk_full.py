@@ -20,7 +20,6 @@ SINGLE = [
 ]
 SHARDED = [
     f"mkdir {SAVE}",
-    f"open {SAVE}/rank1.bin.tmp",
     f"write {SAVE}/rank1.bin.tmp",
     f"fsync {SAVE}/rank1.bin.tmp",
     f"rename {SAVE}/rank1.bin",
@@ -31,7 +30,6 @@ SHARDED = [
 ]
 DCP = [
     f"mkdir {SAVE}",
-    f"open {SAVE}/__1_*",
     f"write {SAVE}/__1_*",
     f"fsync {SAVE}/__1_*",
     f"rename {SAVE}/.metadata",
@@ -48,7 +46,7 @@ def test_no_space_at_an_operation_of_a_save_and_the_job_fails(check_resume, form
     check_resume(short_job(format, ranks=1 if format == "single" else 2, faults=f"ENOSPC any rank on {where}"))
 
 
-@pytest.mark.parametrize(("format", "where"), OPERATIONS[1::8])
+@pytest.mark.parametrize(("format", "where"), OPERATIONS[1::7])
 def test_no_space_at_an_operation_of_a_save_and_the_job_goes_on(check_resume, format, where):
     check_resume(short_job(format, ranks=2, faults=f"ENOSPC any rank on {where}", on_save_error="continue"))
 
@@ -76,4 +74,4 @@ def test_a_file_system_is_really_full(check_resume, format, on_save_error):
 @pytest.mark.parametrize("format", ["sharded"])
 def test_the_disk_is_full_and_then_a_rank_dies(check_resume, format):
     first = f"ENOSPC any rank on write {any_file(format)}"
-    check_resume(short_job(format, ranks=2, faults=[first, "sigkill rank 1 at step 10 attempt 1"]))
+    check_resume(short_job(format, ranks=2, faults=[first, "sigkill rank 1 at step 5 attempt 1"]))

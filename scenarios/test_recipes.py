@@ -13,7 +13,7 @@ from saves import SAVE, short_job
 
 from harness.case import run_case
 
-BETWEEN_RENAMES = "sigkill all ranks before rename latest/rank0.bin.tmp occurrence 3 by rank 0"
+BETWEEN_RENAMES = "sigkill all ranks after rename latest/rank1.bin.tmp occurrence 3 by rank 1"
 
 
 def found(harness_workbench, scenario):
@@ -33,10 +33,10 @@ def test_the_reference_is_killed_between_two_renames_of_shards(check_resume, ran
     verdict = check_resume(
         short_job("sharded", faults=f"sigkill all ranks before rename {SAVE}/rank{rank}.bin.tmp by rank {rank}")
     )
-    assert verdict.resumed_from == (8,)
+    assert verdict.resumed_from == (4,)
 
 
-@pytest.mark.parametrize("format", ["single", "sharded", "safetensors"])
+@pytest.mark.parametrize("format", ["single", "sharded"])
 def test_a_rename_without_a_sync_is_not_durable(harness_workbench, format):
     verdict = found(harness_workbench, short_job(format, defects=("no-fsync",), name=f"recipe-no-fsync-{format}"))
     assert (verdict.outcome, verdict.kind, verdict.component) == ("FAIL", "not-durable", "checkpoint-files")

@@ -30,7 +30,7 @@ from harness.reference.loop import build_training, train_batch
 from harness.reference.world import World
 
 RANKS, GLOBAL_BATCH = 2, 32
-SWEEP_STEPS, CURVE_STEPS, CURVE_COUNTS = 10, 100, (1, 4)
+SWEEP_STEPS, CURVE_STEPS, CURVE_COUNTS = 10, 100, (1, 2)
 TOLERANCE = 1e-6
 
 
