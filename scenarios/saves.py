@@ -1,8 +1,8 @@
 """The short job that most scenarios interrupt, and the words for where it writes.
 
 It takes 8 batches in two epochs of four, saves after every second, and keeps two checkpoints. Faults strike the save after
-batch 6: it lies in the middle of the second epoch, older checkpoints exist, and it is followed by a rotation. Scenarios that
-need a longer look (FP16, a change of ranks) take the job of 24 batches that `harness.job` gives by default.
+batch 6: it lies in the middle of the second epoch, older checkpoints exist, and it is followed by a rotation. One scenario
+takes a longer look (test_rank_count.py); tests/quality runs every configuration.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from harness import job
 from harness.scenario import Format, Scenario
 
 SAVE = "step-00000006"
-# The formats that are attacked in every way; scenarios/test_every_configuration.py has the others.
+# The formats that are attacked in every way; test_parallelism.py has the others.
 FORMATS: tuple[Format, ...] = ("single", "sharded", "dcp")
 
 __all__ = ["COMMIT", "FORMATS", "SAVE", "Format", "any_file", "commit_rank", "data_file", "short_job"]

@@ -37,7 +37,6 @@ def test_a_rank_dies_in_the_middle_of_a_write(check_resume, format, parallelism,
         f"sigkill rank 0 before rename {SAVE}/manifest.json",
         f"sigkill all ranks after rename {SAVE}/manifest.json by rank 0",
         f"ENOSPC rank 1 on write {SAVE}/__1_*",
-        f"EIO rank 0 on fsync {SAVE}/__0_*",
     ],
 )
 def test_a_save_in_the_background_is_hit(check_resume, fault):
@@ -53,13 +52,8 @@ def test_a_file_of_an_export_is_cut_short(check_resume, file, length):
 
 @pytest.mark.parametrize(
     ("format", "parallelism", "ranks"),
-    [("sharded", "zero1", (4, 2)), ("dcp", "zero1", (2, 1)), ("dcp", "fsdp2", (2, 1))],
+    [("sharded", "zero1", (4, 2)), ("dcp", "zero1", (2, 1)), ("safetensors", "zero1", (1, 2))],
 )
 def test_it_goes_on_with_another_number_of_ranks(check_resume, format, parallelism, ranks):
     settings = {"parallelism": parallelism, "rng_scope": "global", "reshard": format == "sharded"}
     check_resume(short_job(format, ranks=ranks, faults="sigkill all ranks at step 5", **settings))
-
-
-def test_a_batch_overflows_on_one_rank_and_all_skip_it(check_resume):
-    faults = ["overflow rank 1 at batch 3", "sigkill all ranks at step 5"]
-    check_resume(short_job("sharded", parallelism="fsdp2", precision="fp16", faults=faults))

@@ -12,7 +12,7 @@ from saves import FORMATS, short_job
 
 KILL = "sigkill all ranks at step 7"  # the newest checkpoint is then that of batch 6
 LENGTHS = ["byte 0", "byte 1", "50%", "last byte"]
-CUTS = [(name, length) for name in ("single", "sharded") for length in LENGTHS] + [("dcp", "50%"), ("dcp", "last byte")]
+CUTS = [("sharded", length) for length in LENGTHS] + [("single", "byte 0"), ("single", "last byte"), ("dcp", "50%")]
 
 
 def ranks(format):
@@ -64,12 +64,12 @@ def test_the_manifest_of_the_newest_is_empty(check_resume):
     check_resume(short_job("sharded", faults=[KILL, "truncate newest/manifest.json to byte 0"]))
 
 
-@pytest.mark.parametrize(("format", "place"), [("single", "10%"), ("single", "90%"), ("sharded", "50%"), ("dcp", "50%")])
+@pytest.mark.parametrize(("format", "place"), [("single", "90%"), ("sharded", "50%"), ("dcp", "50%")])
 def test_one_bit_of_the_newest_is_flipped(check_resume, format, place):
     check_resume(short_job(format, ranks=ranks(format), faults=[KILL, f"flip {target(format, 'newest')} at {place} bit 3"]))
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["single", "sharded"])
 def test_one_bit_of_all_is_flipped(check_resume, format):
     check_resume(
         short_job(format, ranks=ranks(format), faults=[KILL, f"flip {target(format, 'every')} at 60%"], expect="refuses")
