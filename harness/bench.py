@@ -55,12 +55,13 @@ Figures = dict[str, Any]
 Say = Callable[[str], None]
 
 
-def measure(num_warm: int, num_cold: int, say: Say) -> Figures:
+def measure(num_warm: int, num_cold: int, save_width: int, say: Say) -> Figures:
     """Takes all figures.
 
     Args:
         num_warm: warm cases to time.
         num_cold: cases through torchrun to time.
+        save_width: width of the model whose saves are timed.
         say: is told what is being measured.
 
     Returns:
@@ -85,8 +86,8 @@ def measure(num_warm: int, num_cold: int, say: Say) -> Figures:
             "cases_per_min_cold": 60 / cold_s,
             "warm_over_cold": cold_s / warm_s,
         }
-        say("cost of saving 231 MB")
-        figures |= save_costs(folder / "saves")
+        say("cost of a save")
+        figures |= save_costs(folder / "saves", save_width)
         say("memory of a warm rank")
         figures["rank_extra_memory_mb"] = rank_memory_mb(bench)
         return figures
@@ -155,9 +156,9 @@ def write_costs(folder: Path) -> Figures:
     return figures | {"strace_write_us": traced, "strace_over_gate": traced / gated}
 
 
-def save_costs(folder: Path) -> Figures:
+def save_costs(folder: Path, width: int) -> Figures:
     """A save of the reference trainer beside a plain write of the same bytes, and how long an asynchronous one blocks."""
-    command = [sys.executable, "-W", "ignore", "-m", "harness.reference.save_costs", str(folder)]
+    command = [sys.executable, "-W", "ignore", "-m", "harness.reference.save_costs", str(folder), str(width)]
     seen = json.loads(_output(command))
     return {
         "save_state_mb": seen["state_bytes"] / 1e6,

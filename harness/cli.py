@@ -107,9 +107,12 @@ def doctor() -> int:
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the figures as JSON.")
 @click.option("--cases", default=10, show_default=True, type=click.IntRange(1), help="Warm cases to time.")
 @click.option("--cold-cases", default=2, show_default=True, type=click.IntRange(1), help="Cases through torchrun to time.")
+@click.option(
+    "--save-width", default=896, show_default=True, type=click.IntRange(8), help="Width of the model that is saved (896: 232 MB)."
+)
 @click.option("--defects", is_flag=True, help="Instead: run every planted defect and the healthy jobs, print the two rates.")
 @click.option("--everything", is_flag=True, help="With --defects: all combinations of healthy settings (an hour or more).")
-def bench(json_file: Path | None, cases: int, cold_cases: int, defects: bool, everything: bool) -> int:
+def bench(json_file: Path | None, cases: int, cold_cases: int, save_width: int, defects: bool, everything: bool) -> int:
     """Measures this machine: cases per minute warm and through torchrun, the gate's cost, memory per rank. Prints ratios.
 
     With --defects it measures the judge: how many planted defects it names rightly, and its false alarms. The exit code is
@@ -128,7 +131,7 @@ def bench(json_file: Path | None, cases: int, cold_cases: int, defects: bool, ev
             _write(json_file, to_json(rates))
         return EXIT_PASS if rates["defects_named"] == rates["defects_planted"] and not rates["false_alarms"] else EXIT_FAIL
 
-    figures = measure(cases, cold_cases, lambda text: click.echo(text, err=True))
+    figures = measure(cases, cold_cases, save_width, lambda text: click.echo(text, err=True))
     bench_table(figures)
     if json_file:
         _write(json_file, to_json(figures))

@@ -1,7 +1,8 @@
 """Nothing outlives the case.
 
 Holds when, after each attempt, the supervisor saw no process of the job's tree, no shared-memory segment and no mount
-that was not there before.
+that was not there before. Where the harness has sent SIGKILL to a rank, the processes and segments of that attempt are not
+held against the trainer: a rank that was killed could not end its data-loading processes, which notice it some seconds later.
 
 Does not verify: sockets and files outside the checkpoint directory; what another job on the machine may have left
 meanwhile, if the supervisor could not tell it apart; anything after its one look.
@@ -20,8 +21,9 @@ def hygiene(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  eve
     """Looks at what the supervisor found left over."""
     findings = []
     for attempt in run.attempts:
+        killed = any(record.get("signal") == "SIGKILL" for record in attempt.of("exited"))
         for record in attempt.of("leftover"):
-            for kind in _KINDS:
+            for kind in ("mounts",) if killed else _KINDS:
                 left = record.get(kind) or []
                 if left:
                     names = ", ".join(_name(item) for item in left)

@@ -160,7 +160,7 @@ def test_the_doctor_tries_everything():
 
 
 def test_the_bench_prints_ratios(tmp_path):
-    result = harness("bench", "--cases", "1", "--cold-cases", "1", "--json", tmp_path / "bench.json")
+    result = harness("bench", "--cases", "1", "--cold-cases", "1", "--save-width", "64", "--json", tmp_path / "bench.json")
     assert result.returncode == 0, result.stderr
     figures = json.loads((tmp_path / "bench.json").read_text())
     assert figures["schema"] == "harness.bench/1"
