@@ -43,8 +43,8 @@ from harness.reference.config import TrainConfig
 from harness.reference.dcp_metadata import METADATA_NAME, CarefulReader, check_metadata, check_tensors
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch, one_line
-from harness.reference.formats import CheckpointHeader, SynchronousFormat, checkpoint_name
-from harness.reference.manifest import ShardRecord, find_directories, header_of, save_directory, verify_directory
+from harness.reference.formats import CheckpointHeader
+from harness.reference.manifest import DirectoryFormat, ShardRecord, header_of, save_directory, verify_directory
 from harness.reference.payload import settle
 from harness.reference.rng import pack, unpack
 from harness.reference.state import Training, apply_rng_states, apply_small_state, capture_rank_rng, small_state
@@ -160,19 +160,11 @@ def word_failure(error: CheckpointException) -> str:
     return "; ".join(causes) or one_line(error)
 
 
-class DcpFormat(SynchronousFormat):
+class DcpFormat(DirectoryFormat):
     """See the module; `omitted` are the parts that a planted defect does not restore."""
 
     def __init__(self, omitted: frozenset[str]) -> None:
         self._omitted = omitted
-
-    def path_for(self, parent: Path, batch: int) -> Path:
-        """Return the directory of this batch."""
-        return parent / checkpoint_name(batch)
-
-    def find(self, parent: Path) -> list[Path]:
-        """Return the committed directories, newest first."""
-        return find_directories(parent)
 
     def verify(self, path: Path) -> CheckpointHeader:
         """Check every byte of every file, and that they are the files and parts of one checkpoint."""

@@ -19,7 +19,7 @@ from typing import Any
 from harness.reference.atomic import TEMPORARY_SUFFIX, fsync_directory, make_directory, read_bytes, write_durably
 from harness.reference.comm import gather_values, rank0_decides, word_failures
 from harness.reference.errors import CheckpointError, mismatch, one_line
-from harness.reference.formats import CheckpointHeader, batch_of
+from harness.reference.formats import CheckpointHeader, SynchronousFormat, batch_of, checkpoint_name
 from harness.reference.state import CHECKPOINT_SCHEMA, Training, check_schema
 
 MANIFEST_NAME = "manifest.json"
@@ -160,6 +160,18 @@ def find_directories(parent: Path) -> list[Path]:
         return []
     found = [(batch, path) for path in parent.iterdir() if (batch := batch_of(path)) is not None and is_committed(path)]
     return [path for _, path in sorted(found, reverse=True)]
+
+
+class DirectoryFormat(SynchronousFormat):
+    """What all formats have in common whose checkpoint is a directory with a manifest."""
+
+    def path_for(self, parent: Path, batch: int) -> Path:
+        """Return the directory of this batch."""
+        return parent / checkpoint_name(batch)
+
+    def find(self, parent: Path) -> list[Path]:
+        """Return the committed directories, newest first."""
+        return find_directories(parent)
 
 
 def remove_directory(path: Path) -> None:

@@ -24,8 +24,8 @@ from harness.reference.comm import raise_together
 from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch
-from harness.reference.formats import CheckpointHeader, SynchronousFormat, checkpoint_name
-from harness.reference.manifest import ShardRecord, find_directories, header_of, save_directory, verify_directory
+from harness.reference.formats import CheckpointHeader
+from harness.reference.manifest import DirectoryFormat, ShardRecord, header_of, save_directory, verify_directory
 from harness.reference.payload import apply_payload, check_payload, collect_payload
 from harness.reference.state import Training
 
@@ -68,19 +68,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"cannot decode: {path}: expected a safetensors file, found {error}") from error
 
 
-class SafetensorsFormat(SynchronousFormat):
+class SafetensorsFormat(DirectoryFormat):
     """See the module; `omitted` are the parts that a planted defect does not restore."""
 
     def __init__(self, omitted: frozenset[str]) -> None:
         self._omitted = omitted
-
-    def path_for(self, parent: Path, batch: int) -> Path:
-        """Return the directory of this batch."""
-        return parent / checkpoint_name(batch)
-
-    def find(self, parent: Path) -> list[Path]:
-        """Return the committed directories, newest first."""
-        return find_directories(parent)
 
     def verify(self, path: Path) -> CheckpointHeader:
         """Check every byte of both files."""

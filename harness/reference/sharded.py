@@ -21,12 +21,12 @@ from harness.reference.comm import raise_together
 from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch
-from harness.reference.formats import CheckpointHeader, SynchronousFormat, check_names, checkpoint_name
+from harness.reference.formats import CheckpointHeader, check_names
 from harness.reference.manifest import (
+    DirectoryFormat,
     Manifest,
     ShardRecord,
     check_digest,
-    find_directories,
     read_manifest,
     save_directory,
 )
@@ -176,7 +176,7 @@ def check_shard(shard: Any, record: ShardRecord, rank: int, path: Path) -> None:
         raise mismatch("wrong slice", path, f"rank {rank}, {record.numel} elements", f"rank {shard['rank']}, {shard['numel']}")
 
 
-class ShardedFormat(SynchronousFormat):
+class ShardedFormat(DirectoryFormat):
     """See the module.
 
     Args:
@@ -187,14 +187,6 @@ class ShardedFormat(SynchronousFormat):
     def __init__(self, reshard: bool, omitted: Collection[str]) -> None:
         self._reshard = reshard
         self._omitted = omitted
-
-    def path_for(self, parent: Path, batch: int) -> Path:
-        """Return the directory of this batch."""
-        return parent / checkpoint_name(batch)
-
-    def find(self, parent: Path) -> list[Path]:
-        """Return the committed directories, newest first."""
-        return find_directories(parent)
 
     def verify(self, path: Path) -> CheckpointHeader:
         """Check every byte of every shard, and decode it: what its checksum vouches for may still not be a shard."""
