@@ -139,7 +139,7 @@ def bench(json_file: Path | None, cases: int, cold_cases: int, save_width: int, 
 
 
 @cli.command()
-@click.option("--format", default="sharded", show_default=True, help="Checkpoint format: single, sharded or dcp.")
+@click.option("--format", default="sharded", show_default=True, help="Checkpoint format, as in the README.")
 @click.option("--ranks", default="2", show_default=True, help="Ranks of the job whose saves are timed.")
 @click.option("--machine-mtbf", default=None, help="Mean time between failures of one machine, in hours. [default: 6300]")
 @click.option("--machines", default="1", show_default=True, help="Machines of the job; any one that fails stops it.")

@@ -95,11 +95,14 @@ def check_resume(request: pytest.FixtureRequest, harness_workbench: Workbench) -
     done: list[tuple[Verdict, Path]] = []
 
     def check(scenario: Scenario) -> Verdict:
+        problem = ""
         try:
             named = _prepared(scenario, request)
             verdict, directory = run_case(named, harness_workbench)
         except HarnessError as error:
-            pytest.fail(f"{type(error).__name__}: {error}", pytrace=False)
+            problem = f"{type(error).__name__}: {error}"
+        if problem:  # outside of the handler, or pytest would print the text twice
+            pytest.fail(problem, pytrace=False)
         done.append((verdict, directory.path))
         request.node.user_properties.append(
             ("resume_harness", {**verdict.to_json(), "same_world_size": scenario.same_world_size})

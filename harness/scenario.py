@@ -47,21 +47,21 @@ class Reference(_Model):
     keep_last: int = Field(3, ge=1)
     batches_per_epoch: int = Field(12, ge=1)
     global_batch: int = Field(12, ge=1)
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: float = Field(0.1, ge=0, le=0.99)
     rng_scope: Literal["rank", "global"] = "rank"
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    learning_rate: float = Field(2e-3, gt=0)
+    learning_rate: float = Field(2e-3, gt=0, le=1e3)
     on_save_error: Literal["fail", "continue"] = "fail"
     reshard: bool = False
-    collective_timeout_s: float = Field(30.0, gt=0)
-    width: int = Field(32, ge=8, le=8192)
+    collective_timeout_s: float = Field(30.0, ge=0.1, le=86_400)
+    width: int = Field(32, ge=8, le=8192, multiple_of=4)
     model: Literal["gpt", "mlp"] = "gpt"
     parallelism: Literal["ddp", "zero1", "fsdp2"] = "ddp"
     sampler: Literal["distributed", "random"] = "distributed"
     workers: int = Field(0, ge=0, le=16)
     accumulate: int = Field(1, ge=1)
     recompute: Literal["none", "full", "selective"] = "none"
-    ema: float = Field(0.0, ge=0, lt=1)
+    ema: float = Field(0.0, ge=0, le=0.9999)
     noise: float = Field(0.1, ge=0)
     activation_limit: int = Field(0, ge=0)
     on_loss_jump: Literal["ignore", "rollback"] = "ignore"
@@ -146,6 +146,7 @@ class Scenario(_Model):
         Raises:
             UsageError: with every problem found: unknown words, impossible ranks, values out of range.
         """
+        __tracebackhide__ = True
         problems: list[str] = []
         parsed: list[Fault] = []
         texts = _texts(data.get("faults", ()))
@@ -198,6 +199,10 @@ def job(
     Raises:
         UsageError: with every problem found.
     """
+    __tracebackhide__ = True  # pytest then shows the line of the test, not the ones below
+    defects = settings.get("defects")
+    if isinstance(defects, (str, list)):
+        settings["defects"] = (defects,) if isinstance(defects, str) else tuple(defects)
     own = {key: settings.pop(key) for key in list(settings) if key in Scenario.model_fields}
     return Scenario.build(
         {
@@ -267,6 +272,8 @@ def _workload_problems(workload: Any, sizes: Any, parsed: list[Fault]) -> list[s
         problems += [
             f"world_sizes: {n} ranks cannot share a global batch of {batch}{micro}; expected a divisor of it" for n in odd
         ]
+    if workload.get("model") == "mlp" and len(set(sizes)) > 1:
+        problems.append("world_sizes: each rank's BatchNorm sees its own samples, so the model mlp needs one number of ranks")
     if workload.get("model") == "mlp" and workload.get("recompute", "none") != "none":
         problems.append("recompute: the model mlp has no layers to compute again; expected none")
     defects, chosen = workload.get("defects", ()), workload.get("format", "single")

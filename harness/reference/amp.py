@@ -72,9 +72,14 @@ def gradients_of(parameters: Iterable[Parameter]) -> list[Tensor]:
 def all_finite(tensors: list[Tensor]) -> bool:
     """Return whether every value is finite: the largest magnitude tells, and it cannot overflow as an L2 norm can.
 
-    Of tensors that are split over the ranks all parts are looked at; it is then collective.
+    Of tensors that are split over the ranks all parts are looked at; it is then collective. A rank may have no rows of some.
     """
-    return math.isfinite(_number(torch.nn.utils.get_total_norm(tensors, norm_type=math.inf)))
+    parts = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    parts = [part for part in parts if part.numel()]
+    finite = not parts or math.isfinite(float(torch.nn.utils.get_total_norm(parts, norm_type=math.inf)))
+    if any(isinstance(tensor, DTensor) for tensor in tensors):
+        return not any_rank(not finite, tensors[0].device)
+    return finite
 
 
 def has_non_finite_grad(parameters: Iterable[Parameter]) -> bool:

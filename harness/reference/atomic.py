@@ -14,6 +14,7 @@ import hashlib
 import io
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -241,9 +242,11 @@ def read_bytes(path: Path) -> bytes:
     """Read a file that must exist.
 
     Raises:
-        CheckpointError: It does not.
+        CheckpointError: It does not, or is no regular file.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, a directory is no checkpoint
+            raise mismatch("file missing", path, "a regular file", stat.filemode(path.stat().st_mode))
         return path.read_bytes()
     except FileNotFoundError:
         raise mismatch("file missing", path, "a file", "none") from None

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.reference.comm import rank0_decides
-from harness.reference.errors import CheckpointError, RefusalError
+from harness.reference.errors import CheckpointError, RefusalError, one_line
 from harness.reference.formats import CheckpointFormat, CheckpointHeader
 from harness.reference.hooks import SkippedCheckpoint, TrainingHooks
-from harness.reference.rotation import remove_checkpoint, remove_leftovers, rotate_checkpoints
+from harness.reference.rotation import committed_checkpoints, remove_checkpoint, remove_leftovers, rotate_checkpoints
 from harness.reference.state import Training
 
 Print = Callable[[str], None]
@@ -59,14 +59,24 @@ def find_newest_valid(checkpoint_format: CheckpointFormat, parent: Path) -> Scan
     """Look for the newest checkpoint that is intact, reading every byte of each candidate. Changes nothing. One rank.
 
     Raises:
-        RefusalError: There are checkpoints, but none is intact; the text names each file, expected, found.
+        RefusalError: There are checkpoints, but none is intact, or one could not be read, or they are of another format;
+            the text names each file, expected, found.
     """
     skipped: list[SkippedCheckpoint] = []
-    for path in checkpoint_format.find(parent):
+    found = checkpoint_format.find(parent)
+    others = sorted(path.name for path in committed_checkpoints(parent) if path not in found)
+    if others:
+        # Rotation would count them as this job's own, and a job that started afresh beside them would push out its own.
+        raise RefusalError(f"checkpoints of another format: {parent}: expected none, found {', '.join(others)}")
+    for path in found:
         try:
             return ScanResult(path, checkpoint_format.verify(path), tuple(skipped))
-        except (OSError, CheckpointError) as error:
+        except CheckpointError as error:
             skipped.append(SkippedCheckpoint(path.name, str(error)))
+        except OSError as error:
+            # The disk did not give it out: that says nothing against the checkpoint, and the next attempt may read it.
+            text = f"cannot read {path}: expected its bytes, found {one_line(error)}; nothing was changed, start the job again"
+            raise RefusalError(text) from error
     if skipped:
         reasons = "; ".join(damaged.reason for damaged in skipped)
         raise RefusalError(f"no valid checkpoint among {len(skipped)} in {parent}, nothing was changed: {reasons}")

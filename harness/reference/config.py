@@ -74,15 +74,15 @@ _OPTIONS = (
     _Option("dropout", float, "dropout probability", minimum=0.0, maximum=0.99),
     _Option("rng-scope", str, "one random stream per rank, or one that all share", choices=("rank", "global")),
     _Option("precision", str, "arithmetic of the forward pass", choices=("fp32", "bf16", "fp16")),
-    _Option("learning-rate", float, "learning rate at the end of the warm-up", minimum=0.0),
+    _Option("learning-rate", float, "learning rate at the end of the warm-up", minimum=0.0, maximum=1e3),
     _Option("warmup", int, "steps of linear warm-up", minimum=0),
     _Option("seed", int, "seed of weights, data, order and noise", minimum=0, maximum=2**31),
     _Option("on-save-error", str, "what a failed save does to the job", choices=("fail", "continue")),
-    _Option("collective-timeout-s", float, "seconds after which a collective gives up on its peers", minimum=0.1),
+    _Option("collective-timeout-s", float, "seconds a collective waits for its peers", minimum=0.1, maximum=86_400.0),
     _Option("device", str, "where to train", choices=("cpu", "cuda")),
     _Option("init-method", str, "how ranks find each other: env:// or file:///path"),
     _Option("model", str, "what to train", choices=("gpt", "mlp")),
-    _Option("width", int, "width of the model, a multiple of 4", minimum=4),
+    _Option("width", int, "width of the model, a multiple of 4", minimum=4, maximum=16_384),
     _Option("parallelism", str, "how the job is spread over the ranks", choices=PARALLELISMS),
     _Option("sampler", str, "where the data order comes from", choices=("distributed", "random")),
     _Option("workers", int, "processes that load data, per rank", minimum=0, maximum=16),
@@ -139,6 +139,13 @@ def parse_config(arguments: Sequence[str]) -> TrainConfig:
     problems += check_defects(values["defect"], str(values.get("format", "single")))
     if isinstance(values.get("width"), int) and values["width"] % 4:
         problems.append(f"--width must be a multiple of 4 (attention heads), found {values['width']}")
+    method = str(values.get("init_method", "env://"))
+    if not method.startswith(("env://", "file:///", "tcp://")):
+        problems.append(f"--init-method must be env://, file:///PATH or tcp://HOST:PORT, found {method!r}")
+    elif method.startswith("file:///") and not Path(method.removeprefix("file://")).parent.is_dir():
+        problems.append(
+            f"--init-method: the directory of {method.removeprefix('file://')} does not exist, so no rank can meet there"
+        )
     if values.get("model") == "mlp" and values.get("recompute", "none") != "none":
         problems.append(f"--recompute {values['recompute']} needs --model gpt: the MLP has no layers to compute again")
     if problems:
@@ -154,7 +161,9 @@ def _convert(option: _Option, text: str, problems: list[str]) -> Any:
         return None
     if option.choices and value not in option.choices:
         problems.append(f"--{option.name} must be one of {', '.join(option.choices)}, found {text!r}")
-    if isinstance(value, (int, float)) and not option.minimum <= value <= option.maximum:
+    if isinstance(value, float) and not math.isfinite(value):
+        problems.append(f"--{option.name} must be a finite number, found {text}")
+    elif isinstance(value, (int, float)) and not option.minimum <= value <= option.maximum:
         problems.append(f"--{option.name} must lie within {option.minimum} … {option.maximum}, found {text}")
     return value
 

@@ -94,7 +94,7 @@ def read_manifest(directory: Path) -> Manifest:
         check_schema(found.get("schema"), path)
         shards = tuple(ShardRecord(**shard) for shard in found["shards"])
         manifest = Manifest(found["schema"], int(found["world_size"]), int(found["step"]), int(found["batch"]), shards)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         problem = f"{len(raw)} bytes, {type(error).__name__}: {error}"
         raise mismatch("cannot decode", path, f"a manifest of schema {CHECKPOINT_SCHEMA}", problem) from error
     _check_names(path, manifest)

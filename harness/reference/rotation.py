@@ -32,7 +32,7 @@ def rotate_checkpoints(parent: Path, keep_last: int = 5, corrupt: Collection[Pat
     """
     if keep_last < 1:
         raise ValueError(f"keep_last must be at least 1 to keep the last good checkpoint, found {keep_last}")
-    found = [(batch, path) for path in parent.iterdir() if (batch := batch_of(path)) is not None and _is_checkpoint(path)]
+    found = [(batch, path) for path in committed_checkpoints(parent) if (batch := batch_of(path)) is not None]
     good = sorted((batch, path) for batch, path in found if path not in corrupt)
     newest = good[-1][0] if good else -1
     damaged = sorted((batch, path) for batch, path in found if path in corrupt and batch < newest)
@@ -40,6 +40,11 @@ def rotate_checkpoints(parent: Path, keep_last: int = 5, corrupt: Collection[Pat
     for path in removed:
         remove_checkpoint(path)
     return removed
+
+
+def committed_checkpoints(parent: Path) -> list[Path]:
+    """Return the committed checkpoints of whatever format, valid or not, in no order."""
+    return [p for p in parent.iterdir() if batch_of(p) is not None and _is_checkpoint(p)] if parent.is_dir() else []
 
 
 def remove_checkpoint(path: Path) -> None:

@@ -38,6 +38,7 @@ def main(argv: Sequence[str], hooks: TrainingHooks | None = None) -> int:
     try:
         config, world = parse_config(argv), read_world(os.environ)
         check_world(config, world)
+        check_surroundings(config, world)
     except ValueError as error:
         print(f"usage error: {error}", file=sys.stderr)
         return USAGE
@@ -54,6 +55,25 @@ def main(argv: Sequence[str], hooks: TrainingHooks | None = None) -> int:
             traceback.print_exc()  # not a fault of the surroundings: the code is wrong, and the place matters
         return _give_up(world, "failed", error, FAILED)
     return DONE
+
+
+def check_surroundings(config: TrainConfig, world: World) -> None:
+    """Check what the options need of the machine and the environment.
+
+    Raises:
+        ValueError: Something is missing; the text says what.
+    """
+    problems = []
+    if config.device == "cuda" and not torch.cuda.is_available():
+        problems.append("--device cuda: expected a CUDA build of torch and a GPU, found none")
+    if world.world_size > 1 and config.init_method == "env://":
+        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if missing:
+            problems.append(
+                f"--init-method env:// with several ranks: expected {', '.join(missing)} in the environment (torchrun sets them)"
+            )
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 def run_rank(config: TrainConfig, world: World, hooks: TrainingHooks) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from histories import STEPS, attempt, baseline, digest, killed_and_resumed, kinds, only, run_of, said, scenario
 
 from harness.oracle.state import state
@@ -54,8 +55,9 @@ def test_the_save_is_that_of_the_attempt_that_wrote_the_checkpoint(tmp_path):
     run = run_of(first, second, third)
     for index, moment in ((1, "save"), (2, "load")):
         said(run, index, 0, "state", moment=moment, step=12)["digests"]["model"] = "of attempt 1"
-    finding = only(state(run, baseline()), "state-lost")
-    assert (finding.attempt, finding.expected) == (2, digest("model", 0, 12))  # only the baseline's differs
+    drifted, loaded = state(run, baseline())
+    assert (drifted.attempt, drifted.component) == (1, "model")  # its save at batch 12 is not the uninterrupted run's
+    assert (loaded.attempt, loaded.expected) == (2, digest("model", 0, 12))  # of the load only the baseline's differs
 
 
 def test_two_saves_at_the_same_step_are_told_apart_by_name(tmp_path):
@@ -79,7 +81,7 @@ def test_a_rank_that_logs_no_state_after_its_load_is_not_comparable():
     log.records.remove(said(run, 1, 1, "state", moment="load"))
     assert only(state(run, baseline()), "not-comparable").rank == 1
     # Killed between its load and its first batch, it has nothing to answer for.
-    log.records[:] = [r for r in log.records if r["event"] != "batch"]
+    log.records[:] = [r for r in log.records if r["event"] in ("start", "resume")]
     log.__dict__.pop("batches")
     assert state(run, baseline()) == []
 
@@ -96,4 +98,22 @@ def test_an_unstable_baseline_leaves_the_comparison_of_save_and_load():
 
 def test_a_fresh_start_has_nothing_to_compare(tmp_path):
     run = run_of(attempt(0, 1, 3, path=tmp_path), attempt(1, 1, STEPS, path=tmp_path, ended=True))
+    assert state(run, baseline()) == []
+
+
+@pytest.mark.parametrize(("moment", "where"), [("save", "before the save of batch 20"), ("end", "at the end, after batch 24,")])
+def test_what_goes_wrong_after_a_good_load_is_found_at_the_next_save_or_at_the_end(moment, where):
+    run = killed_and_resumed()
+    wrong = said(run, 1, 1, "state", moment=moment, **({"step": 20} if moment == "save" else {}))
+    wrong["digests"] |= {"model": "x", "optimizer": "x", "scheduler": "x"}
+    finding = only(state(run, baseline()), "state-lost")
+    # The scheduler is the cause, the others follow from it.
+    assert (finding.component, finding.rank, finding.attempt) == ("scheduler", 1, 1)
+    assert where in finding.message
+    assert "(nor are model, optimizer)" in finding.message
+
+
+def test_a_plainer_job_has_other_digests_and_is_not_compared():
+    run = killed_and_resumed(compare_with="plain")
+    said(run, 1, 1, "state", moment="end")["digests"]["model"] = "x"
     assert state(run, baseline()) == []

@@ -23,7 +23,7 @@ def test_all_problems_are_in_one_error():
 
 
 def test_not_a_number_is_no_dropout():
-    with pytest.raises(ValueError, match="--dropout must lie within"):
+    with pytest.raises(ValueError, match="--dropout must be a finite number"):
         parse_config(["--dropout", "nan"])
 
 
