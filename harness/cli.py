@@ -84,6 +84,8 @@ def judge(run: Path) -> int:
     from harness.case import judge_stored
     from harness.report.text import render
 
+    if not run.is_dir():
+        raise UsageError([f"{run} is no run directory; expected one that a run has written, such as runs/CASE"])
     verdict = judge_stored(run)
     click.echo(render(verdict, run))
     return _exit_code(verdict)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from harness.reference.config import TrainConfig
 from harness.reference.errors import CheckpointError, one_line
-from harness.reference.formats import CheckpointFormat, CheckpointHeader, load_format
-from harness.reference.manifest import MANIFEST_NAME, read_manifest
+from harness.reference.formats import CheckpointFormat, CheckpointHeader, batch_of, load_format
+from harness.reference.manifest import is_committed, read_manifest
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,9 @@ def _scan(path: Path, checkpoint_format: CheckpointFormat) -> Scanned:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
+    if list(argv) in (["--help"], ["-h"]):
+        print(__doc__)
+        return 0
     parent = Path(argv[0]) if len(argv) == 1 else None
     if parent is None or not parent.is_dir():
         found = "" if parent is None else f"; {parent} is no directory"
@@ -67,9 +70,11 @@ def main(argv: Sequence[str]) -> int:
             print(f"CORRUPT  {one.path.name}: {one.problem}")
         else:
             print(f"ok       {one.path.name}: batch {one.header.batch}, step {one.header.step}, {one.header.world_size} ranks")
-    unfinished = sorted(path.name for path in parent.iterdir() if path.is_dir() and not (path / MANIFEST_NAME).exists())
-    for name in unfinished:
+    unfinished = [p.name for p in parent.iterdir() if p.is_dir() and batch_of(p) is not None and not is_committed(p)]
+    for name in sorted(unfinished):
         print(f"never committed: {name}")
+    if not results:
+        print(f"no checkpoint of the reference trainer (step-NNNNNNNN.pt, step-NNNNNNNN/manifest.json) in {parent}")
     return int(any(one.header is None for one in results))
 
 
