@@ -45,6 +45,13 @@ def test_all_are_cut_short(check_resume, format, length):
     )
 
 
+@pytest.mark.parametrize(("format", "file"), [("single", "step-00000006.pt"), ("sharded", "step-00000006/rank0.bin")])
+def test_a_disk_that_does_not_read_once_costs_nothing(check_resume, format, file):
+    # The job may decline that time; what it could not read is not damaged, and the next start resumes from it.
+    verdict = check_resume(short_job(format, ranks=ranks(format), faults=[KILL, f"EIO rank 0 on read {file} attempt 1"]))
+    assert verdict.resumed_from[-1] == 6
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_shard_of_the_newest_is_missing(check_resume, format):
     check_resume(short_job(format, ranks=ranks(format), faults=[KILL, f"delete {target(format, 'newest')}"]))

@@ -7,6 +7,7 @@ import pytest
 from harness import symptoms
 from harness.case import run_case
 from harness.reference.defects import DEFECTS
+from harness.scenario import job
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
@@ -26,6 +27,22 @@ def test_the_same_case_without_the_defect_is_green(check_resume, defect):
 @pytest.mark.parametrize("scenario", symptoms.healthy(), ids=lambda scenario: scenario.name.removeprefix("healthy-"))
 def test_a_healthy_job_is_green_whatever_it_is_made_of(check_resume, scenario):
     verdict = check_resume(scenario)
+    assert verdict.max_loss_diff == 0.0
+
+
+def test_ranks_without_rows_of_a_tensor_are_healthy_too(check_resume):
+    # Eight rows of positions on six ranks: two each on four of them, none on the others.
+    verdict = check_resume(
+        job(
+            "sharded",
+            parallelism="fsdp2",
+            ranks=6,
+            steps=8,
+            batches_per_epoch=4,
+            save_every=2,
+            faults="sigkill all ranks at step 5",
+        )
+    )
     assert verdict.max_loss_diff == 0.0
 
 

@@ -267,3 +267,13 @@ def test_any_data_makes_a_scenario_or_a_usage_error(data, workload):
     except UsageError:
         return
     assert Scenario.build(scenario.model_dump()) == scenario
+
+
+@pytest.mark.parametrize("defects", ["no-rng", ["no-rng"], ("no-rng",)])
+def test_defects_are_taken_in_any_of_the_usual_forms(defects):
+    assert job(defects=defects).workload.defects == ("no-rng",)
+
+
+def test_a_model_with_batch_norm_keeps_its_number_of_ranks():
+    with pytest.raises(UsageError, match="BatchNorm"):
+        job(model="mlp", ranks=(4, 2))
