@@ -110,7 +110,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path):
     ("arguments", "expected"),
     [
         (["replay", "/no/such/file"], "cannot read the replay file"),
-        (["judge", "/no/such/run"], "cannot read the replay file"),
+        (["judge", "/no/such/run"], "is no run directory"),
         (["replay"], "Missing argument 'FILE'"),
         (["expload"], "No such command 'expload'"),
         (["bench", "--cases", "none"], "is not a valid integer"),
