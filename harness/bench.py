@@ -239,6 +239,13 @@ class _Ignore:
     def noted(self, rank: int, record: dict[str, Any]) -> None:
         """Never called."""
 
+    def released(self, fault: object, rank: int, why: str) -> None:
+        """Never called."""
+
+    def others_wait(self, rank: int) -> bool:  # noqa: ARG002
+        """Never called."""
+        return True
+
 
 def _gated_write_us(folder: Path) -> float:
     """The same writes through the real gate and injector, each recorded in an operation log."""

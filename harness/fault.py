@@ -5,13 +5,17 @@ in a replay file and in a report. Not responsible for: doing any of it (`harness
 
 Grammar (words in capitals are filled in; brackets are optional)::
 
-    SIGNAL WHO before|after OPERATION PATTERN [occurrence N] [by rank N] [attempt N]
-    SIGNAL WHO during OPERATION PATTERN at POSITION [occurrence N] [by rank N] [attempt N]
+    SIGNAL WHO before|after OPERATION PATTERN [occurrence N] [by rank N] [when others wait] [attempt N]
+    SIGNAL WHO during OPERATION PATTERN at POSITION [occurrence N] [by rank N] [when others wait] [attempt N]
     SIGNAL WHO at step N [by rank N] [attempt N]
     ERRNO WHO on OPERATION PATTERN [occurrence N] [times N | always] [attempt N]
     short-write WHO on OPERATION PATTERN at POSITION [occurrence N] [times N | always] [attempt N]
     quota N bytes [attempt N]
     full-disk N bytes [attempt N]
+    power-cut keeping NAMES and DATA before|during|after OPERATION ... as for a SIGNAL
+    power-cut on FILESYSTEM before|during|after OPERATION ... as for a SIGNAL
+    power-cut ... at step N [by rank N] [attempt N]
+    hold rank N before OPERATION PATTERN [occurrence N] until rank N OPERATION PATTERN [occurrence N] [attempt N]
     truncate CHECKPOINT[/PATTERN] to POSITION [attempt N]
     flip CHECKPOINT[/PATTERN] at POSITION [bit N] [attempt N]
     delete CHECKPOINT[/PATTERN] [attempt N]
@@ -26,12 +30,21 @@ Grammar (words in capitals are filled in; brackets are optional)::
                slash is compared with the last name only, and `.` is the checkpoint directory itself
     POSITION   N% | byte N | last byte   (how many bytes land, or where)
     CHECKPOINT newest | older (the one before the newest) | every
+    NAMES      no names | all names | N names (the first N) | all names but N: of the changes of names (a file made, renamed,
+               removed) that no sync of their directory has made durable, those that survive the cut
+    DATA       all data | no data (as of the last sync) | empty data (lengths as after the last truncation) | zeroed data
+               (full length, zeros) | torn data at POSITION (so much of it); each may end in `of PATTERN`: the files that
+               suffer, others keep everything
+    FILESYSTEM ext4 | xfs: the power of a real file system is cut, and what it kept is seen afterwards
     TAMPERING  what becomes wrong although every byte can still be read: a name of `TAMPERINGS`
 
 `occurrence` counts from 1 over the whole attempt, for one rank and one pattern. `attempt` 0 is the first launch; damage
 (`truncate`, `flip`, `delete`, `tamper`) is done before its attempt, 1 unless said otherwise. Numeric faults hit a *batch* (the
 count of batches over the whole job), not a step, because a skipped batch completes no step; they hit every attempt, and
-the uninterrupted run too: a bad batch is part of the data.
+the uninterrupted run too: a bad batch is part of the data. A `power-cut` ends all ranks at once, and takes from the disk what
+was written and not synced (`harness.crash`). A `hold` makes an operation wait until another rank's has happened, or until all
+other ranks wait as well, which shows that something (a barrier) orders the two. `when others wait` makes a kill as patient:
+the rank stands at its operation until the other ranks have gone as far as they can (to a `hold`, or to a barrier).
 """
 
 from __future__ import annotations
@@ -51,6 +64,9 @@ NUMERIC_EFFECTS = ("overflow", "nan", "nonfinite-grad", "spike")
 DAMAGE_EFFECTS = ("truncate", "flip", "delete", "tamper")
 DISK_EFFECTS = ("quota", "full-disk")
 CHECKPOINT_CHOICES = ("newest", "older", "every")
+NAMES_CHOICES = ("no", "all")
+DATA_CHOICES = ("all", "no", "empty", "zeroed", "torn")
+FILESYSTEMS = ("ext4", "xfs")
 # What `tamper` can do to a checkpoint. Checksums on the way to the damage are corrected, so that they do not hide it.
 TAMPERINGS = {
     "unknown-schema": "the schema in a manifest or a payload is one that nobody knows",
@@ -153,21 +169,20 @@ class StepPoint:
 
 @dataclass(frozen=True)
 class SignalFault:
-    """A signal to one rank, some, or all at once, when the triggering rank reaches a point."""
+    """A signal to one rank, some, or all at once, when the triggering rank reaches a point.
+
+    `patient`: it waits there until the other ranks can go on no further without it.
+    """
 
     signal: str
     who: Who
     point: OperationPoint | StepPoint
     trigger: int | None = None
     attempt: int = 0
+    patient: bool = False
 
     def __str__(self) -> str:
-        by = "" if self.trigger is None else f" by rank {self.trigger}"
-        if isinstance(self.point, StepPoint):
-            where = f"at step {self.point.step}"
-            return f"{self.signal} {self.who} {where}{by}{_attempt(self.attempt)}"
-        where = f"{self.point.moment} {_operation(self.point)}"
-        return f"{self.signal} {self.who} {where}{by}{_attempt(self.attempt)}"
+        return f"{self.signal} {self.who} {_place(self.point, self.trigger, self.patient)}{_attempt(self.attempt)}"
 
     def triggered_by(self, rank: int) -> bool:
         """Whether this rank's operations are the ones that are counted."""
@@ -180,6 +195,85 @@ class SignalFault:
         if self.who.quantifier == "all":
             return tuple(range(world_size))
         return self.who.ranks or (trigger_rank,)
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """What is left of unsynced changes after a power cut (the words NAMES and DATA of the grammar).
+
+    Attributes:
+        first_names: so many unsynced changes of names survive, the first ones; -1 for all.
+        lost_name: all survive but this one, counted from 1; 0 for none.
+        data: one of `DATA_CHOICES`.
+        torn_at: how much of each file's unsynced data landed (torn).
+        pattern: the files whose data suffers; "" for every file.
+    """
+
+    first_names: int = -1
+    lost_name: int = 0
+    data: str = "all"
+    torn_at: Position | None = None
+    pattern: str = ""
+
+    def __str__(self) -> str:
+        names = {0: "no names", -1: "all names"}.get(self.first_names, f"{self.first_names} names")
+        lost = f" but {self.lost_name}" if self.lost_name else ""
+        torn = "" if self.torn_at is None else f" at {self.torn_at}"
+        files = f" of {self.pattern}" if self.pattern else ""
+        return f"{names}{lost} and {self.data} data{torn}{files}"
+
+
+@dataclass(frozen=True)
+class PowerCutFault:
+    """All ranks die at once when the triggering rank reaches a point, and the disk forgets what was not synced.
+
+    Attributes:
+        survivors: what is left of it; None where a real file system decides.
+        filesystem: that file system, "" for none.
+        point: where.
+        trigger: the rank whose operations are counted; None for the first to get there.
+        patient: the triggering rank waits at that point until the others can go on no further without it.
+    """
+
+    survivors: Survivors | None
+    filesystem: str
+    point: OperationPoint | StepPoint
+    trigger: int | None = None
+    attempt: int = 0
+    patient: bool = False
+    signal: str = "sigkill"  # what the ranks get
+
+    def __str__(self) -> str:
+        how = f"on {self.filesystem}" if self.survivors is None else f"keeping {self.survivors}"
+        return f"power-cut {how} {_place(self.point, self.trigger, self.patient)}{_attempt(self.attempt)}"
+
+    @property
+    def who(self) -> Who:
+        """Everybody."""
+        return Who(quantifier="all")
+
+    def triggered_by(self, rank: int) -> bool:
+        """Whether this rank's operations are the ones that are counted."""
+        return self.trigger is None or rank == self.trigger
+
+    def victims(self, world_size: int, trigger_rank: int) -> tuple[int, ...]:  # noqa: ARG002  as `SignalFault.victims`
+        """All ranks."""
+        return tuple(range(world_size))
+
+
+@dataclass(frozen=True)
+class HoldFault:
+    """An operation of one rank that waits until another rank's operation has happened, or until all others wait too."""
+
+    who: Who
+    point: OperationPoint
+    until_rank: int
+    until: OperationPoint
+    attempt: int = 0
+
+    def __str__(self) -> str:
+        until = f"until rank {self.until_rank} {_operation(self.until)}"
+        return f"hold {self.who} before {_operation(self.point)} {until}{_attempt(self.attempt)}"
 
 
 @dataclass(frozen=True)
@@ -257,7 +351,7 @@ class NumericFault:
         return f"{self.effect} {self.who} at batch {self.batch}" + (f" times {self.times}" if self.times > 1 else "")
 
 
-Fault = SignalFault | ErrnoFault | DiskFault | DamageFault | NumericFault
+Fault = SignalFault | PowerCutFault | HoldFault | ErrnoFault | DiskFault | DamageFault | NumericFault
 
 
 def matches_path(pattern: str, path: str) -> bool:
@@ -280,6 +374,12 @@ def _operation(point: OperationPoint) -> str:
     at = "" if point.position is None else f" at {point.position}"
     nth = "" if point.occurrence == 1 else f" occurrence {point.occurrence}"
     return f"{point.operation} {point.pattern}{at}{nth}"
+
+
+def _place(point: OperationPoint | StepPoint, trigger: int | None, patient: bool) -> str:
+    where = f"at step {point.step}" if isinstance(point, StepPoint) else f"{point.moment} {_operation(point)}"
+    by = "" if trigger is None else f" by rank {trigger}"
+    return f"{where}{by}{' when others wait' * patient}"
 
 
 def _attempt(attempt: int, default: int = 0) -> str:
@@ -332,12 +432,16 @@ class _Sentence:
             fault = self._errno(effect)
         elif effect in DISK_EFFECTS:
             fault = self._disk(effect)
+        elif effect == "power-cut":
+            fault = self._power_cut()
+        elif effect == "hold":
+            fault = self._hold()
         elif effect in DAMAGE_EFFECTS:
             fault = self._damage(effect)
         elif effect in NUMERIC_EFFECTS:
             fault = self._numeric(effect)
         else:
-            known = [*SIGNALS, *NUMERIC_EFFECTS, *DAMAGE_EFFECTS, *DISK_EFFECTS, "short-write"]
+            known = [*SIGNALS, *NUMERIC_EFFECTS, *DAMAGE_EFFECTS, *DISK_EFFECTS, "power-cut", "hold", "short-write"]
             raise self._problem(f"unknown fault word {effect!r}; expected one of {', '.join(known)}, or an errno such as ENOSPC")
         if self.words:
             raise self._problem(f"did not expect {' '.join(self.words)!r} at the end")
@@ -345,6 +449,10 @@ class _Sentence:
 
     def _signal(self, effect: str) -> SignalFault:
         who = self._who()
+        point, trigger, patient = self._place()
+        return SignalFault(effect, who, point, trigger, self._attempt(), patient)
+
+    def _place(self) -> tuple[OperationPoint | StepPoint, int | None, bool]:
         moment = self._one_of("before", "during", "after", "at")
         point: OperationPoint | StepPoint
         if moment == "at":
@@ -356,7 +464,51 @@ class _Sentence:
         if self._optional("by"):
             self._word("rank")
             trigger = self._number("a rank")
-        return SignalFault(effect, who, point, trigger, self._attempt())
+        patient = isinstance(point, OperationPoint) and self._optional("when")
+        if patient:
+            self._word("others")
+            self._word("wait")
+        return point, trigger, patient
+
+    def _power_cut(self) -> PowerCutFault:
+        survivors, filesystem = None, ""
+        if self._one_of("keeping", "on") == "on":
+            filesystem = self._one_of(*FILESYSTEMS)
+        else:
+            survivors = self._survivors()
+        point, trigger, patient = self._place()
+        return PowerCutFault(survivors, filesystem, point, trigger, self._attempt(), patient)
+
+    def _survivors(self) -> Survivors:
+        first, lost, torn_at, pattern = -1, 0, None, ""
+        if self.words and self.words[0] in NAMES_CHOICES:
+            first = -1 if self._take("no or all") == "all" else 0
+        else:
+            first = self._number("a count of names, no, or all", minimum=1)
+        self._word("names")
+        if first == -1 and self._optional("but"):
+            lost = self._number("which name", minimum=1)
+        self._word("and")
+        data = self._one_of(*DATA_CHOICES)
+        self._word("data")
+        if data == "torn":
+            self._word("at")
+            torn_at = self._position()
+        if data != "all" and self._optional("of"):
+            pattern = self._pattern()
+        return Survivors(first, lost, data, torn_at, pattern)
+
+    def _hold(self) -> HoldFault:
+        self._word("rank")
+        who = Who((self._number("a rank"),))
+        self._word("before")
+        point = self._point("before")
+        self._word("until")
+        self._word("rank")
+        until_rank = self._number("a rank")
+        if (until_rank,) == who.ranks:
+            raise self._problem(f"rank {until_rank} would wait for itself; expected another rank after until")
+        return HoldFault(who, point, until_rank, self._point("after"), self._attempt())
 
     def _errno(self, effect: str) -> ErrnoFault:
         who = self._who()
@@ -423,9 +575,7 @@ class _Sentence:
         operation = self._take("an operation")
         if operation not in OPERATIONS:
             raise self._problem(f"unknown operation {operation!r}; expected one of {', '.join(OPERATIONS)}")
-        pattern = self._take("a path pattern")
-        if pattern.startswith("/") or ".." in pattern.split("/"):
-            raise self._problem(f"{pattern!r} leaves the checkpoint directory; expected a pattern below it, such as *.tmp")
+        pattern = self._pattern()
         position = None
         if moment == "during":
             if operation != "write":
@@ -434,6 +584,12 @@ class _Sentence:
             position = self._position()
         occurrence = self._number("a count", minimum=1) if self._optional("occurrence") else 1
         return OperationPoint(operation, pattern, moment, position, occurrence)
+
+    def _pattern(self) -> str:
+        pattern = self._take("a path pattern")
+        if pattern.startswith("/") or ".." in pattern.split("/"):
+            raise self._problem(f"{pattern!r} leaves the checkpoint directory; expected a pattern below it, such as *.tmp")
+        return pattern
 
     def _position(self) -> Position:
         word = self._take("a position: N%, byte N, or last byte")

@@ -18,7 +18,16 @@ from typing import Any
 import tomlkit
 
 from harness.errors import UsageError
-from harness.fault import DamageFault, DiskFault, ErrnoFault, Fault, NumericFault, SignalFault
+from harness.fault import (
+    DamageFault,
+    DiskFault,
+    ErrnoFault,
+    Fault,
+    HoldFault,
+    NumericFault,
+    PowerCutFault,
+    SignalFault,
+)
 from harness.scenario import Command, Reference, Scenario
 
 SCHEMA = "harness.plan/1"
@@ -42,7 +51,7 @@ class AttemptPlan:
 
     index: int
     world_size: int
-    live: tuple[SignalFault | ErrnoFault, ...]
+    live: tuple[SignalFault | PowerCutFault | HoldFault | ErrnoFault, ...]
     disk: DiskFault | None
     damage: tuple[DamageFault, ...]
 
@@ -50,6 +59,16 @@ class AttemptPlan:
     def faults(self) -> tuple[Fault, ...]:
         """All faults of this attempt that must fire."""
         return (*self.damage, *((self.disk,) if self.disk else ()), *self.live)
+
+    @property
+    def power_cut(self) -> PowerCutFault | None:
+        """The power cut of this attempt, if any."""
+        return next((fault for fault in self.live if isinstance(fault, PowerCutFault)), None)
+
+    @property
+    def traced(self) -> bool:
+        """Whether what is written must be recorded with its data, and operations done in one order for all ranks."""
+        return any(isinstance(fault, (PowerCutFault, HoldFault)) or getattr(fault, "patient", False) for fault in self.live)
 
 
 @dataclass(frozen=True)
@@ -81,7 +100,7 @@ def make_plan(scenario: Scenario, recorded: Mapping[str, str] | None = None) -> 
             AttemptPlan(
                 index=index,
                 world_size=scenario.world_size(index),
-                live=tuple(fault for fault in here if isinstance(fault, (SignalFault, ErrnoFault))),
+                live=tuple(fault for fault in here if isinstance(fault, (SignalFault, PowerCutFault, HoldFault, ErrnoFault))),
                 disk=next((fault for fault in here if isinstance(fault, DiskFault)), None),
                 damage=tuple(fault for fault in here if isinstance(fault, DamageFault)),
             )

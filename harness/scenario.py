@@ -13,7 +13,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from harness import fault as faults_module
 from harness.errors import UsageError
-from harness.fault import DamageFault, DiskFault, ErrnoFault, Fault, NumericFault, SignalFault, StepPoint
+from harness.fault import (
+    DamageFault,
+    DiskFault,
+    Fault,
+    HoldFault,
+    NumericFault,
+    PowerCutFault,
+    SignalFault,
+    StepPoint,
+)
 from harness.reference.defects import check_defects
 
 Format = Literal["single", "sharded", "dcp", "dcp-async", "safetensors"]
@@ -255,6 +264,13 @@ def _impossible(parsed: list[Fault], data: Mapping[str, Any]) -> list[str]:
         disks = [str(fault) for fault in parsed if isinstance(fault, DiskFault) and fault.attempt == attempt]
         if len(disks) > 1:
             problems.append(f"attempt {attempt} has {len(disks)} disks ({', '.join(disks)}); expected at most one")
+    for attempt in sorted({fault.attempt for fault in parsed if isinstance(fault, PowerCutFault)}):
+        cuts = [fault for fault in parsed if isinstance(fault, PowerCutFault) and fault.attempt == attempt]
+        full = any(isinstance(fault, DiskFault) and fault.attempt == attempt for fault in parsed)
+        if len(cuts) > 1:
+            problems.append(f"attempt {attempt} has {len(cuts)} power cuts; expected at most one, since nothing runs after it")
+        if full and any(cut.filesystem for cut in cuts):
+            problems.append(f"attempt {attempt} has a small disk and a real file system for its power cut; expected one of them")
     return problems + _workload_problems(data.get("workload"), sizes, parsed)
 
 
@@ -282,7 +298,7 @@ def _workload_problems(workload: Any, sizes: Any, parsed: list[Fault]) -> list[s
     steps = workload.get("steps", 24)
     for fault in parsed:
         last = fault.batch if isinstance(fault, NumericFault) else 0
-        if isinstance(fault, SignalFault) and isinstance(fault.point, StepPoint):
+        if isinstance(fault, (SignalFault, PowerCutFault)) and isinstance(fault.point, StepPoint):
             last = fault.point.step
         if type(steps) is int and last > steps:
             problems.append(f"fault '{fault}': the job ends at {steps}, so this never happens; expected 1 to {steps}")
@@ -292,6 +308,7 @@ def _workload_problems(workload: Any, sizes: Any, parsed: list[Fault]) -> list[s
 def _ranks(fault: Fault) -> tuple[int, ...]:
     if isinstance(fault, (DiskFault, DamageFault)):
         return ()
-    trigger = fault.trigger if isinstance(fault, SignalFault) else None
-    assert isinstance(fault, (SignalFault, ErrnoFault, NumericFault))
+    if isinstance(fault, HoldFault):
+        return (*fault.who.ranks, fault.until_rank)
+    trigger = fault.trigger if isinstance(fault, (SignalFault, PowerCutFault)) else None
     return fault.who.ranks + (() if trigger is None else (trigger,))

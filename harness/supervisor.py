@@ -17,16 +17,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness import checkpoint_files
+from harness import checkpoint_files, crash
 from harness.errors import CapabilityError, LaunchError
+from harness.fault import PowerCutFault
 from harness.inject import damage
 from harness.inject.arming import Injector, needs_reads
 from harness.inject.gate import Gate
+from harness.inject.operation import Operation
+from harness.inject.process import works
+from harness.inject.recorder import Recorder
 from harness.launch.command import launch_spec
 from harness.launch.connection import Connection, Launcher
 from harness.launch.exits import Exit, classify
 from harness.plan import AttemptPlan, Plan
-from harness.store import RecordWriter, RunDirectory
+from harness.store import RecordWriter, RunDirectory, read_records
+from harness.trace import read_trace
 
 # After one rank has died, the others notice by their broken connections; a launcher would end them at once. They get
 # this long to end by themselves, so that what they do meanwhile (commit a checkpoint, say) is seen.
@@ -35,6 +40,9 @@ PEER_GRACE_S = 10.0
 EXIT_GRACE_S = 10.0
 # The keeper has answered everything and is about to say `done`.
 _DONE_GRACE_S = 30.0
+# While an operation is held, the other ranks are looked at so often; they wait for it if they did nothing at so many looks.
+_LOOK_S = 0.005
+_IDLE_LOOKS = 4
 
 
 @dataclass(frozen=True)
@@ -45,17 +53,37 @@ class Outcome:
     disturbed: bool  # a fault was planned for the running processes, so that a failure has a cause
 
 
-def run_attempts(plan: Plan, directory: RunDirectory, launcher: Launcher) -> None:
+@dataclass(frozen=True)
+class Recording:
+    """That an attempt is recorded operation by operation, with its data.
+
+    Attributes:
+        last_rank: a rank whose every operation waits until the others can go on no further without it; None for no such rank.
+    """
+
+    last_rank: int | None = None
+
+
+def run_attempts(
+    plan: Plan, directory: RunDirectory, launcher: Launcher, first: int = 0, recording: Recording | None = None
+) -> None:
     """Launches attempt after attempt until the job is done, or fails with no fault of its own to blame.
+
+    Args:
+        plan: of the case.
+        directory: its run directory.
+        launcher: how ranks are started.
+        first: the attempt to begin with; what came before it is in the directory already.
+        recording: whether to record the first of these attempts; one whose faults need it is recorded in any case.
 
     Raises:
         CapabilityError: this machine cannot do what the plan needs.
         LaunchError: no process could be started.
     """
-    for attempt in plan.attempts:
+    for attempt in plan.attempts[first:]:
         folder = directory.attempt(attempt.index)
         folder.mkdir()
-        outcome = AttemptRunner(plan, attempt, directory, launcher).run()
+        outcome = AttemptRunner(plan, attempt, directory, launcher, recording if attempt.index == first else None).run()
         if outcome.done or not outcome.disturbed:
             return
 
@@ -75,21 +103,29 @@ class _Process:
 class AttemptRunner:
     """One launch of all ranks, from the damage before it to the last process gone."""
 
-    def __init__(self, plan: Plan, attempt: AttemptPlan, directory: RunDirectory, launcher: Launcher) -> None:
+    def __init__(
+        self, plan: Plan, attempt: AttemptPlan, directory: RunDirectory, launcher: Launcher, recording: Recording | None = None
+    ) -> None:
         self._plan, self._attempt, self._directory, self._launcher = plan, attempt, directory, launcher
         self._folder = directory.attempt(attempt.index)
         self._root = directory.checkpoints.resolve()
         self._log = RecordWriter(self._folder / "attempt.jsonl")
         self._operations = RecordWriter(self._folder / "operations.jsonl")
         logs = {str(self._folder.resolve() / f"rank-{rank}.jsonl"): rank for rank in range(attempt.world_size)}
-        injector = Injector(attempt, self._root, logs, self, self._operations)
-        self._gate = Gate(str(self._root), logs, injector.decide, unnamed_rank=0 if attempt.world_size == 1 else -1)
+        self._recording = recording or (Recording() if attempt.traced else None)
+        self._recorder: Recorder | None = None
+        self._logs = logs
+        self._gate = Gate(str(self._root), logs, self._decide, unnamed_rank=0 if attempt.world_size == 1 else -1)
+        self._injector: Injector | None = None
+        self._looks: tuple[int, int] = (0, 0)  # notifications at the last look, looks since then at which nobody worked
         self._poll = select.poll()
         self._processes: dict[int, _Process] = {}
         self._timers: dict[str, float] = {}
         self._refused: CapabilityError | None = None
         self._done = False
         self._peer_died = False
+        self._cut = False
+        self._last_look = 0.0
         self._out_of_patience = False
 
     def run(self) -> Outcome:
@@ -97,6 +133,10 @@ class AttemptRunner:
         started = time.monotonic()
         attempt = self._attempt
         self._damage()
+        if self._recording is not None:
+            self._recorder = Recorder(self._folder, self._root, self._operations)
+        last_rank = self._recording.last_rank if self._recording else None
+        self._injector = Injector(attempt, self._root, self._logs, self, self._operations, self._recorder, last_rank)
         self._log.write("files", moment="begin", files=checkpoint_files.snapshot(self._root))
         launch, faults = self._plan.scenario.launch, list(map(str, attempt.faults))
         self._log.write("launched", index=attempt.index, world_size=attempt.world_size, launch=launch, faults=faults)
@@ -107,12 +147,15 @@ class AttemptRunner:
             connection.close()
             self._gate.close()
             self._close_processes()
+            if self._recorder:
+                self._recorder.close()
         if self._refused:
             raise self._refused
         for text in self._gate.escapes:
             self._log.write("escaped", what=text)
         if damage.marker_of(self._root).exists():
             self._log.write("executed", path=damage.marker_of(self._root).name)
+        self._lose_power()
         self._log.write("files", moment="end", files=checkpoint_files.snapshot(self._root))
         ends = [process.end for process in self._processes.values() if process.end]
         done = bool(ends) and all(end.kind == "exited" and end.code == 0 for end in ends)
@@ -147,10 +190,30 @@ class AttemptRunner:
                 elif fd in self._gate:
                     self._poll.unregister(fd)
                     self._gate.remove(fd)
+            if self._injector is not None and self._injector.holds:
+                self._look()
             self._check_time(connection)
+
+    def _decide(self, operation: Operation) -> None:
+        assert self._injector is not None
+        self._injector.decide(operation)
+
+    def _look(self) -> None:
+        """Looks whether the ranks of which nothing is held still work; lets go on what they can only be waiting for."""
+        assert self._injector is not None
+        count, looks = self._looks
+        if count != self._gate.num_notifications:
+            self._looks = (self._gate.num_notifications, 0)
+            self._last_look = time.monotonic()
+        elif time.monotonic() - self._last_look >= _LOOK_S:
+            self._last_look = time.monotonic()
+            self._looks = (count, looks + 1)
+        self._injector.release_waiting()
 
     def _wait_ms(self) -> int:
         left = min(self._timers.values()) - time.monotonic()
+        if self._injector is not None and self._injector.holds:
+            left = min(left, _LOOK_S)
         return max(0, int(left * 1000) + 1)
 
     def _hear(self, connection: Connection) -> None:
@@ -259,6 +322,8 @@ class AttemptRunner:
             if process is None or process.end is not None or process.pidfd < 0:
                 continue
             process.sent.setdefault(number, why)
+            if number == signal.SIGKILL and self._injector is not None:
+                self._injector.forget(rank)
             process.stopped = process.stopped or number == signal.SIGSTOP
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(process.pidfd, number)
@@ -266,7 +331,18 @@ class AttemptRunner:
 
     def fired(self, fault: object, rank: int, **facts: Any) -> None:
         """Writes down that a fault has fired, before its effect can be seen."""
+        self._cut = self._cut or isinstance(fault, PowerCutFault)
         self._log.write("fired", fault=str(fault), rank=rank, attempt=self._attempt.index, **facts)
+
+    def released(self, fault: object, rank: int, why: str) -> None:
+        """Writes down that a held operation goes on, and why."""
+        self._log.write("released", fault=str(fault), rank=rank, why=why)
+
+    def others_wait(self, rank: int) -> bool:
+        """Whether the other ranks have been idle at several looks in a row, with nothing asked of the gate meanwhile."""
+        if any(works(p.pid) for r, p in self._processes.items() if r != rank and p.end is None and not p.stopped):
+            self._looks = (self._looks[0], 0)
+        return self._looks[1] >= _IDLE_LOOKS
 
     def eclipsed(self, fault: object, by: object, rank: int) -> None:
         """Writes down why a fault that was due did not fire."""
@@ -298,6 +374,24 @@ class AttemptRunner:
         self._log.write("committed", step=record["step"], checkpoint=record["checkpoint"], files=files)
 
     # -- before and after ---------------------------------------------------------------------------------------------
+
+    def _lose_power(self) -> None:
+        """Takes from the directory what the planned power cut takes, if it has fired."""
+        cut = self._attempt.power_cut
+        if self._recording is None:
+            return
+        records, _ = read_records(self._folder / "operations.jsonl")
+        trace = read_trace(self._folder, records)
+        for text in trace.problems:
+            self._log.write("escaped", what=text)
+        model = crash.Model.of(trace)
+        model.run(trace.operations)
+        unseen = crash.difference(model.everything(), self._root, trace.data)
+        if unseen:
+            self._log.write("escaped", what=unseen)
+        if cut is None or cut.survivors is None or not self._cut:
+            return
+        crash.build(model.after_power_loss(cut.survivors), trace.data, self._root)
 
     def _damage(self) -> None:
         before = checkpoint_files.snapshot(self._root)

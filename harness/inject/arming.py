@@ -11,18 +11,31 @@ import errno
 import json
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.fault import SIGNALS, DiskFault, ErrnoFault, OperationPoint, SignalFault, StepPoint
+from harness.fault import (
+    SIGNALS,
+    DiskFault,
+    ErrnoFault,
+    HoldFault,
+    OperationPoint,
+    PowerCutFault,
+    SignalFault,
+    StepPoint,
+)
 from harness.inject import disk
 from harness.inject.effects import CannotPerformError, perform, proceed
 from harness.inject.operation import Operation
+from harness.inject.recorder import Recorder
 from harness.plan import AttemptPlan
 from harness.store import RecordWriter
 
 _LOG_LINE_BYTES = 1 << 20
+_Killing = (SignalFault, PowerCutFault)
+Armed = SignalFault | PowerCutFault | ErrnoFault
 
 
 class Actions(Protocol):
@@ -34,6 +47,9 @@ class Actions(Protocol):
     def fired(self, fault: object, rank: int, **facts: Any) -> None:
         """Writes down that a fault has fired."""
 
+    def released(self, fault: object, rank: int, why: str) -> None:
+        """A held operation goes on."""
+
     def eclipsed(self, fault: object, by: object, rank: int) -> None:
         """A fault was due at a call that an earlier fault of the plan takes; one call has one answer."""
 
@@ -42,6 +58,18 @@ class Actions(Protocol):
 
     def noted(self, rank: int, record: dict[str, Any]) -> None:
         """A rank is about to write this line to its event log; it waits until this returns."""
+
+    def others_wait(self, rank: int) -> bool:
+        """Whether all ranks but this one have done nothing for a while, so that they can only be waiting for it."""
+
+
+@dataclass
+class _Held:
+    """An operation that waits; `fault` is None where it only lets the other ranks go first."""
+
+    operation: Operation
+    fault: HoldFault | None
+    happened: bool = False
 
 
 class Injector:
@@ -53,10 +81,24 @@ class Injector:
         logs: absolute path → rank, of the event logs.
         actions: the supervisor.
         operations: where each operation is recorded, in order.
+        recorder: does every operation and records what it did; None where only the order is wanted.
+        last_rank: a rank whose every operation waits until the others can go on no further without it.
     """
 
-    def __init__(self, plan: AttemptPlan, root: Path, logs: dict[str, int], actions: Actions, operations: RecordWriter) -> None:
+    def __init__(
+        self,
+        plan: AttemptPlan,
+        root: Path,
+        logs: dict[str, int],
+        actions: Actions,
+        operations: RecordWriter,
+        recorder: Recorder | None = None,
+        last_rank: int | None = None,
+    ) -> None:
         self._plan, self._root, self._logs, self._actions, self._log = plan, root, logs, actions, operations
+        self._recorder, self._last_rank = recorder, last_rank
+        self._held: list[_Held] = []
+        self._dead: set[int] = set()
         self._seen: Counter[tuple[int, int]] = Counter()  # (fault, rank) → matching operations so far
         self._bound: dict[int, int] = {}  # fault of "any rank" → the rank that reached it first
         self._spent: set[int] = set()
@@ -66,12 +108,21 @@ class Injector:
     def decide(self, operation: Operation) -> None:
         """Answers one operation, or kills its rank instead."""
         log_rank = self._logs.get(operation.resolved[0])
+        if (operation.rank if log_rank is None else log_rank) in self._dead:
+            return  # it was killed before it got here; what it asked for must not happen
         self._actions.seen(operation.rank if log_rank is None else log_rank, operation.pid)
+        if log_rank is not None:
+            self._attempt(lambda operation: self._follow_log(log_rank, operation), operation)
+        elif (held := self._to_hold(operation)) is not None:
+            self._held.append(held)
+        else:
+            self._attempt(self._answer, operation)
+            self._happened()
+            self._release([held for held in self._held if held.happened])
+
+    def _attempt(self, action: Callable[[Operation], None], operation: Operation) -> None:
         try:
-            if log_rank is None:
-                self._answer(operation)
-            else:
-                self._follow_log(log_rank, operation)
+            action(operation)
         except ProcessLookupError:
             return  # the process is gone, and with it the call
         except CannotPerformError:
@@ -79,6 +130,69 @@ class Injector:
         except OSError as error:
             # The call itself fails, as it would have without us: its process gets exactly that answer.
             operation.fail(error.errno or errno.EIO)
+
+    @property
+    def holds(self) -> bool:
+        """Whether any operation is held, so that `release_waiting` must be asked again soon."""
+        return bool(self._held)
+
+    def forget(self, rank: int) -> None:
+        """This rank has been killed: nothing of it is done any more, what is held least of all."""
+        self._dead.add(rank)
+        self._held = [held for held in self._held if held.operation.rank != rank]
+
+    def release_waiting(self) -> None:
+        """Lets go on what is held for nothing: all other ranks wait for it."""
+        self._release([held for held in self._held if self._actions.others_wait(held.operation.rank)][:1])
+
+    def _to_hold(self, operation: Operation) -> _Held | None:
+        found = None
+        names = [name for name in operation.names if name is not None]
+        for index, fault in enumerate(self._plan.live):
+            if not isinstance(fault, HoldFault):
+                continue
+            if operation.rank == fault.until_rank and fault.until.matches(operation.call.operation, names):
+                self._seen[-1 - index, operation.rank] += 1
+            if not fault.who.covers(operation.rank) or not fault.point.matches(operation.call.operation, names):
+                continue
+            self._seen[index, operation.rank] += 1
+            already = self._seen[-1 - index, fault.until_rank] >= fault.until.occurrence
+            if self._seen[index, operation.rank] == fault.point.occurrence and not already:
+                self._actions.fired(fault, operation.rank, operation=operation.call.operation, path=names[-1])
+                found = _Held(operation, fault)
+        if found is None and (operation.rank == self._last_rank or self._patient_kill(operation, names)):
+            found = _Held(operation, None)
+        return found
+
+    def _patient_kill(self, operation: Operation, names: list[str]) -> bool:
+        for index, fault in enumerate(self._plan.live):
+            if (
+                not isinstance(fault, _Killing)
+                or not fault.patient
+                or index in self._spent
+                or not fault.triggered_by(operation.rank)
+            ):
+                continue
+            point = fault.point
+            here = isinstance(point, OperationPoint) and point.matches(operation.call.operation, names)
+            if here and isinstance(point, OperationPoint) and self._seen[index, operation.rank] + 1 == point.occurrence:
+                return True
+        return False
+
+    def _release(self, ready: list[_Held]) -> None:
+        for held in ready:
+            self._held.remove(held)
+            if held.fault is not None:
+                why = f"rank {held.fault.until_rank} went first" if held.happened else "all other ranks were waiting for it"
+                self._actions.released(held.fault, held.operation.rank, why)
+            self._attempt(self._answer, held.operation)
+
+    def _happened(self) -> None:
+        """Marks what was held until the operation that was just done."""
+        for held in self._held:
+            if held.fault is not None:
+                index = self._plan.live.index(held.fault)
+                held.happened = self._seen[-1 - index, held.fault.until_rank] >= held.fault.until.occurrence
 
     def _answer(self, operation: Operation) -> None:
         index, fault = self._armed(operation)
@@ -91,14 +205,16 @@ class Injector:
             self._spent.add(index)
             self._signal(fault, operation)
 
-    def _armed(self, operation: Operation) -> tuple[int, SignalFault | ErrnoFault | None]:
-        chosen: tuple[int, SignalFault | ErrnoFault | None] = (-1, None)
+    def _armed(self, operation: Operation) -> tuple[int, Armed | None]:
+        chosen: tuple[int, Armed | None] = (-1, None)
         names = [name for name in operation.names if name is not None]
         for index, fault in enumerate(self._plan.live):
+            if isinstance(fault, HoldFault):
+                continue
             point = fault.point
             if not isinstance(point, OperationPoint) or not point.matches(operation.call.operation, names):
                 continue
-            if not (fault.triggered_by(operation.rank) if isinstance(fault, SignalFault) else fault.who.covers(operation.rank)):
+            if not (fault.triggered_by(operation.rank) if isinstance(fault, _Killing) else fault.who.covers(operation.rank)):
                 continue
             self._seen[index, operation.rank] += 1
             if not self._due(index, fault, point, operation.rank):
@@ -109,11 +225,11 @@ class Injector:
                 self._actions.eclipsed(fault, chosen[1], operation.rank)
         return chosen
 
-    def _due(self, index: int, fault: SignalFault | ErrnoFault, point: OperationPoint, rank: int) -> bool:
+    def _due(self, index: int, fault: Armed, point: OperationPoint, rank: int) -> bool:
         count = self._seen[index, rank]
         if index in self._spent or count < point.occurrence:
             return False
-        if isinstance(fault, SignalFault):
+        if isinstance(fault, _Killing):
             return count == point.occurrence
         if fault.who.quantifier == "any" and self._bound.setdefault(index, rank) != rank:
             return False
@@ -139,26 +255,37 @@ class Injector:
         small = self._plan.disk
         grows = operation.call.operation == "write" or operation.call.name == "fallocate"
         if small is None or not grows:
-            proceed(operation)
+            self._proceed(operation)
         elif small.effect == "quota":
             self._keep_quota(small, operation)
         else:
             # The answer is the kernel's own; that it must be "no" is known beforehand.
             if operation.size_bytes > disk.room_bytes(f"/proc/{operation.pid}/root{self._root}"):
                 self._disk_is_full(small, operation)
+            self._proceed(operation)
+
+    def _proceed(self, operation: Operation) -> None:
+        if self._recorder is None:
             proceed(operation)
+        else:
+            self._recorder.proceed(operation, self._number)
+
+    def _perform(self, operation: Operation, limit_bytes: int | None = None) -> int:
+        if self._recorder is None:
+            return perform(operation, limit_bytes)
+        return self._recorder.perform(operation, self._number, limit_bytes)
 
     def _keep_quota(self, small: DiskFault, operation: Operation) -> None:
         room = max(0, small.size_bytes - disk.used_bytes(self._root))
         landed, number = disk.no_space(operation.size_bytes, room)
         if landed == operation.size_bytes:
-            proceed(operation)
+            self._proceed(operation)
             return
         self._disk_is_full(small, operation)
         if number or not operation.call.data:
             operation.fail(errno.ENOSPC)
         else:
-            operation.give(perform(operation, landed))
+            operation.give(self._perform(operation, landed))
 
     def _disk_is_full(self, small: DiskFault, operation: Operation) -> None:
         if not self._disk_fired:
@@ -174,11 +301,11 @@ class Injector:
         assert position is not None
         # A disk that writes nothing says so with an error; a share of a few bytes is at least one, or a retry would spin.
         least = 1 if position.percent else 0
-        landed = perform(operation, max(least, position.of(operation.size_bytes)))
+        landed = self._perform(operation, max(least, position.of(operation.size_bytes)))
         self._fired(fault, operation, bytes_landed=landed)
         operation.give(landed)
 
-    def _signal(self, fault: SignalFault, operation: Operation) -> None:
+    def _signal(self, fault: SignalFault | PowerCutFault, operation: Operation) -> None:
         point = fault.point
         assert isinstance(point, OperationPoint)
         victims = fault.victims(self._plan.world_size, operation.rank)
@@ -187,13 +314,13 @@ class Injector:
         result: int | None = None
         if point.moment == "after" or (point.moment == "during" and dies):
             limit = None if point.position is None else point.position.of(operation.size_bytes)
-            result = perform(operation, limit)
+            result = self._perform(operation, limit)
         self._fired(fault, operation, bytes_landed=result if operation.call.operation == "write" else None)
         self._actions.signal_ranks(victims, number, "fault")
         if dies or (operation.rank in victims and number == signal.SIGSTOP):
             return  # unanswered: a dead rank needs no answer, a stopped one must not get past this call
         if result is None:
-            proceed(operation)
+            self._proceed(operation)
         else:
             operation.give(result)
 
@@ -231,11 +358,12 @@ class Injector:
         if rank not in victims or number == signal.SIGTERM:
             operation.give(landed)
 
-    def _step_fault(self, rank: int, records: list[dict[str, Any]]) -> SignalFault | None:
+    def _step_fault(self, rank: int, records: list[dict[str, Any]]) -> SignalFault | PowerCutFault | None:
         steps = {record.get("step") for record in records if record.get("event") == "batch" and record.get("tag") == "STEP"}
         for index, fault in enumerate(self._plan.live):
-            at_step = isinstance(fault, SignalFault) and isinstance(fault.point, StepPoint) and fault.point.step in steps
-            if at_step and index not in self._spent and isinstance(fault, SignalFault) and fault.triggered_by(rank):
+            if not isinstance(fault, _Killing) or not isinstance(fault.point, StepPoint) or fault.point.step not in steps:
+                continue
+            if index not in self._spent and fault.triggered_by(rank):
                 self._spent.add(index)
                 return fault
         return None
@@ -255,5 +383,6 @@ def _records(data: bytes) -> list[dict[str, Any]]:
 
 def needs_reads(plan: AttemptPlan) -> tuple[bool, bool]:
     """Whether the filter must trap reads, and opens that only read: only where a fault speaks of them."""
-    operations = {fault.point.operation for fault in plan.live if isinstance(fault.point, OperationPoint)}
+    points = [fault.point for fault in plan.live] + [fault.until for fault in plan.live if isinstance(fault, HoldFault)]
+    operations = {point.operation for point in points if isinstance(point, OperationPoint)}
     return "read" in operations, bool(operations & {"open", "read"})

@@ -11,6 +11,7 @@ import os
 import stat
 import struct
 from pathlib import Path
+from typing import Protocol
 
 from harness.inject import kernel, process
 from harness.inject.bpf import FIRST_WATCHED_FD, WRITING_FLAGS
@@ -18,6 +19,13 @@ from harness.inject.operation import Operation
 
 _OPEN_HOW = struct.Struct("QQQ")
 _F_DUPFD_CLOEXEC = 1030
+
+
+class OpenWitness(Protocol):
+    """Is told of a file that was opened for writing."""
+
+    def opened(self, fd: int, *, existed: bool, emptied: bool) -> None:
+        """The open file; whether it was there before, and whether it was cut to nothing."""
 
 
 class EscapeError(Exception):
@@ -46,21 +54,29 @@ def open_file(operation: Operation) -> int:
         os.umask(previous)
 
 
-def hand_over(operation: Operation) -> None:
+def hand_over(operation: Operation, witness: OpenWitness | None = None) -> bool:
     """Lets an open happen, in the watched range. What is no regular file, or is only read, is left to the kernel.
+
+    Returns:
+        Whether it was opened here; `witness` has then been told of it.
 
     Raises:
         OSError: the open fails, as it would have for the process.
     """
     flags, _ = open_arguments(operation)
-    if not flags & WRITING_FLAGS or not _regular(operation.own_paths[0]):
+    path = operation.own_paths[0]
+    if not flags & WRITING_FLAGS or not _regular(path):
         operation.let_run()
-        return
+        return False
+    existed = os.path.lexists(path)
     fd = open_file(operation)
     try:
+        if witness is not None:
+            witness.opened(fd, existed=existed, emptied=bool(flags & os.O_TRUNC))
         _give(operation, fd, close_on_exec=bool(flags & os.O_CLOEXEC))
     finally:
         os.close(fd)
+    return True
 
 
 def copy(operation: Operation) -> None:

@@ -3,23 +3,46 @@
 Fault model: a call that is cut in the middle has landed its first k bytes, in order, at the offset where the process
 would have written them (the open file and its offset are shared); a call that is killed *after* has happened entirely
 although its process never sees the result.
-Not covered: `sendfile` and `copy_file_range` in parts, `renameat2` with flags: those raise `CannotPerformError`, the
-call is let through, and the fault counts as not fired.
+Not covered: `fallocate` with flags, `renameat2` with other flags than the two known ones, `fchmodat2`: those raise
+`CannotPerformError`, the call is let through, and the fault counts as not fired.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from harness.inject import descriptors, kernel, process
 from harness.inject.operation import Operation
 
-_AT_REMOVEDIR = 0x200
-
 
 class CannotPerformError(Exception):
     """This call cannot be done from outside."""
+
+
+class Witness:
+    """Is told what a call works on while it is done; this one does not listen (`harness.inject.recorder`)."""
+
+    def file(self, fd: int) -> None:
+        """The open file that a call works on."""
+
+    def at(self, offset: int) -> None:
+        """Where a write begins, in bytes, or the length of a truncation."""
+
+    def data(self, piece: bytes) -> None:
+        """Bytes that have landed."""
+
+    def path(self, path: str) -> None:
+        """A file that a call works on by name; it is there now."""
+
+    def opened(self, fd: int, *, existed: bool, emptied: bool) -> None:
+        """A file that was opened for writing."""
+
+    def exchanged(self) -> None:
+        """A rename swapped two names."""
+
+
+_NOBODY = Witness()
 
 
 def proceed(operation: Operation) -> None:
@@ -30,7 +53,7 @@ def proceed(operation: Operation) -> None:
         operation.let_run()
 
 
-def perform(operation: Operation, limit_bytes: int | None = None) -> int:
+def perform(operation: Operation, limit_bytes: int | None = None, witness: Witness = _NOBODY) -> int:
     """Does the call, or the first `limit_bytes` bytes of it.
 
     Returns:
@@ -41,48 +64,87 @@ def perform(operation: Operation, limit_bytes: int | None = None) -> int:
         OSError: the call fails by itself (its errno is what the process would have seen), or the process is gone.
     """
     if operation.call.operation == "write":
-        return _write(operation, operation.size_bytes if limit_bytes is None else limit_bytes)
+        return _write(operation, operation.size_bytes if limit_bytes is None else limit_bytes, witness)
     if operation.call.operation == "read":
         return 0
     if operation.call.operation == "open":
-        os.close(descriptors.open_file(operation))
+        path = operation.own_paths[0]
+        existed = os.path.lexists(path)
+        fd = descriptors.open_file(operation)
+        try:
+            witness.opened(fd, existed=existed, emptied=bool(descriptors.open_arguments(operation)[0] & os.O_TRUNC))
+        finally:
+            os.close(fd)
         return 0
     if operation.call.fd is not None:
-        return _with_descriptor(operation)
-    return _with_paths(operation)
+        return _with_descriptor(operation, witness)
+    return _with_paths(operation, witness)
 
 
-def _write(operation: Operation, limit_bytes: int) -> int:
-    if not operation.call.data:
-        raise CannotPerformError(operation.call.name)
-    arguments = operation.arguments
-    thread = operation.notification.thread
-    fd = kernel.duplicate_descriptor(operation.pid, arguments[0])
+def _write(operation: Operation, limit_bytes: int, witness: Witness) -> int:
+    call, arguments = operation.call, operation.arguments
+    fd = kernel.duplicate_descriptor(operation.pid, arguments[call.fd or 0])
     written = 0
     try:
-        for piece in process.read_data(thread, operation.call, arguments, limit_bytes):
-            written += _write_piece(fd, piece, operation, written)
+        witness.file(fd)
+        offset = None if call.offset is None else arguments[call.offset]
+        if call.name == "copy_file_range" and arguments[3]:
+            offset = kernel.read_number(operation.pid, arguments[3])
+        witness.at(os.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset)
+        for piece in _pieces(operation, limit_bytes):
+            done = _write_piece(fd, piece, None if offset is None else offset + written, first=not written)
+            witness.data(piece[:done])
+            written += done
+            if done < len(piece):
+                break
+        if call.name == "copy_file_range" and arguments[3] and offset is not None:
+            kernel.write_number(operation.pid, arguments[3], offset + written)
     finally:
         os.close(fd)
     return written
 
 
-def _write_piece(fd: int, piece: bytes, operation: Operation, already: int) -> int:
+def _pieces(operation: Operation, limit_bytes: int) -> Iterator[bytes]:
+    if operation.call.data:
+        yield from process.read_data(operation.notification.thread, operation.call, operation.arguments, limit_bytes)
+        return
+    # sendfile, copy_file_range: the bytes come from another file, at its own offset or at one that memory holds.
+    source, place = (1, 2) if operation.call.name == "sendfile" else (0, 1)
+    address = operation.arguments[place]
+    fd = kernel.duplicate_descriptor(operation.pid, operation.arguments[source])
+    try:
+        position = kernel.read_number(operation.pid, address) if address else os.lseek(fd, 0, os.SEEK_CUR)
+        while limit_bytes > 0 and (piece := os.pread(fd, min(limit_bytes, _PIECE_BYTES), position)):
+            yield piece
+            position += len(piece)
+            limit_bytes -= len(piece)
+        if address:
+            kernel.write_number(operation.pid, address, position)
+        else:
+            os.lseek(fd, position, os.SEEK_SET)
+    finally:
+        os.close(fd)
+
+
+def _write_piece(fd: int, piece: bytes, offset: int | None, *, first: bool) -> int:
+    """Bytes that landed. Raises: OSError if none of the whole call did; after that an error ends the call, as in the kernel."""
     done = 0
     while done < len(piece):
-        if operation.call.offset is None:
-            done += os.write(fd, piece[done:])
-        else:
-            offset = operation.arguments[operation.call.offset]
-            done += os.pwrite(fd, piece[done:], offset + already + done)
+        try:
+            done += os.write(fd, piece[done:]) if offset is None else os.pwrite(fd, piece[done:], offset + done)
+        except OSError:
+            if first and not done:
+                raise
+            break
     return done
 
 
-def _with_descriptor(operation: Operation) -> int:
+def _with_descriptor(operation: Operation, witness: Witness) -> int:
     arguments = operation.arguments
     name = operation.call.name
     fd = kernel.duplicate_descriptor(operation.pid, arguments[0])
     try:
+        witness.file(fd)
         if name in ("fsync", "sync_file_range"):
             os.fsync(fd)
         elif name == "fdatasync":
@@ -90,51 +152,82 @@ def _with_descriptor(operation: Operation) -> int:
         elif name == "syncfs":
             os.sync()
         elif name == "ftruncate":
+            witness.at(arguments[1])
             os.ftruncate(fd, arguments[1])
         elif name == "fallocate" and arguments[1] == 0:
+            witness.at(max(os.fstat(fd).st_size, arguments[2] + arguments[3]))
             os.posix_fallocate(fd, arguments[2], arguments[3])
         elif name == "fchmod":
             os.fchmod(fd, arguments[1] & 0o7777)
+            witness.file(fd)
         else:
-            raise CannotPerformError(name)
+            raise CannotPerformError(f"{name} with flags" if name == "fallocate" else name)
     finally:
         os.close(fd)
     return 0
 
 
-def _with_paths(operation: Operation) -> int:
+def _with_paths(operation: Operation, witness: Witness) -> int:
     action = _PATH_ACTIONS.get(operation.call.name)
     if action is None:
         raise CannotPerformError(operation.call.name)
+    paths = operation.own_paths
+    made = operation.call.operation in ("mkdir", "symlink")
+    if not made and os.path.lexists(paths[0]):
+        witness.path(paths[0])
+    if operation.call.operation == "truncate":
+        witness.at(operation.arguments[1])
     previous = os.umask(process.umask_of(operation.pid))
     try:
-        action(operation.own_paths, operation.arguments)
+        if action is _rename_with_flags and operation.arguments[4] & _RENAME_EXCHANGE:
+            witness.exchanged()
+        action(operation, paths)
     finally:
         os.umask(previous)
+    if made or operation.call.operation == "chmod":
+        witness.path(paths[0])
     return 0
 
 
-def _rename_without_flags(paths: list[str], arguments: tuple[int, ...]) -> None:
-    if arguments[4]:
+def _rename_with_flags(operation: Operation, paths: list[str]) -> None:
+    flags = operation.arguments[4]
+    if flags & ~(_RENAME_NOREPLACE | _RENAME_EXCHANGE):
         raise CannotPerformError("renameat2 with flags")
-    os.rename(*paths)
+    kernel.rename_with_flags(paths[0], paths[1], flags)
 
 
-def _unlink(paths: list[str], arguments: tuple[int, ...]) -> None:
-    (os.rmdir if arguments[2] & _AT_REMOVEDIR else os.unlink)(paths[0])
+def _unlink(operation: Operation, paths: list[str]) -> None:
+    (os.rmdir if operation.arguments[2] & _AT_REMOVEDIR else os.unlink)(paths[0])
 
 
-_PATH_ACTIONS: dict[str, Callable[[list[str], tuple[int, ...]], None]] = {
-    "truncate": lambda paths, a: os.truncate(paths[0], a[1]),
-    "rename": lambda paths, _: os.rename(*paths),
-    "renameat": lambda paths, _: os.rename(*paths),
-    "renameat2": _rename_without_flags,
-    "link": lambda paths, _: os.link(*paths),
-    "unlink": lambda paths, _: os.unlink(paths[0]),
+def _link(operation: Operation, paths: list[str]) -> None:
+    flags = operation.arguments[4] if operation.call.name == "linkat" else 0
+    if flags & ~_AT_SYMLINK_FOLLOW or "/proc/self/" in operation.paths[0]:
+        raise CannotPerformError(f"{operation.call.name} with flags")
+    os.link(paths[0], paths[1], follow_symlinks=bool(flags & _AT_SYMLINK_FOLLOW))
+
+
+def _symlink(operation: Operation, paths: list[str]) -> None:
+    os.symlink(process.read_string(operation.notification.thread, operation.arguments[0]), paths[0])
+
+
+_AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0x200, 0x400
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
+_PIECE_BYTES = 1 << 20
+_PATH_ACTIONS: dict[str, Callable[[Operation, list[str]], None]] = {
+    "truncate": lambda o, paths: os.truncate(paths[0], o.arguments[1]),
+    "rename": lambda _, paths: os.rename(*paths),
+    "renameat": lambda _, paths: os.rename(*paths),
+    "renameat2": _rename_with_flags,
+    "link": _link,
+    "linkat": _link,
+    "symlink": _symlink,
+    "symlinkat": _symlink,
+    "unlink": lambda _, paths: os.unlink(paths[0]),
     "unlinkat": _unlink,
-    "mkdir": lambda paths, a: os.mkdir(paths[0], a[1] & 0o7777),
-    "mkdirat": lambda paths, a: os.mkdir(paths[0], a[2] & 0o7777),
-    "rmdir": lambda paths, _: os.rmdir(paths[0]),
-    "chmod": lambda paths, a: os.chmod(paths[0], a[1] & 0o7777),
-    "fchmodat": lambda paths, a: os.chmod(paths[0], a[2] & 0o7777),
+    "mkdir": lambda o, paths: os.mkdir(paths[0], o.arguments[1] & 0o7777),
+    "mkdirat": lambda o, paths: os.mkdir(paths[0], o.arguments[2] & 0o7777),
+    "rmdir": lambda _, paths: os.rmdir(paths[0]),
+    "chmod": lambda o, paths: os.chmod(paths[0], o.arguments[1] & 0o7777),
+    "fchmodat": lambda o, paths: os.chmod(paths[0], o.arguments[2] & 0o7777),
 }

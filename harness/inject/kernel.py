@@ -1,6 +1,6 @@
 """Thin, typed calls into the kernel that Python 3.11 has no function for. No policy.
 
-Source: seccomp(2), seccomp_unotify(2), pidfd_getfd(2), process_vm_readv(2), prctl(2), mount(2), unshare(2).
+Source: seccomp(2), seccomp_unotify(2), pidfd_getfd(2), process_vm_readv(2), renameat2(2), prctl(2), mount(2), unshare(2).
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import ctypes
 import fcntl
 import os
 import struct
+import sys
 from dataclasses import dataclass
 
-from harness.inject.syscalls import this_architecture
+from harness.inject.syscalls import AT_FDCWD, this_architecture
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -39,7 +40,7 @@ _ADD = struct.Struct("QIIII")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
-_libc.process_vm_readv.restype = ctypes.c_ssize_t
+_libc.process_vm_readv.restype = _libc.process_vm_writev.restype = ctypes.c_ssize_t
 
 
 def _checked(result: int, what: str) -> int:
@@ -164,6 +165,24 @@ def read_memory(pid: int, address: int, size_bytes: int) -> bytes:
     remote = _Vector(address, size_bytes)
     done = _checked(_libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0), "process_vm_readv")
     return buffer.raw[:done]
+
+
+def read_number(pid: int, address: int) -> int:
+    """A 64-bit number in the memory of another process. Raises: OSError."""
+    return int.from_bytes(read_memory(pid, address, 8), sys.byteorder, signed=True)
+
+
+def write_number(pid: int, address: int, value: int) -> None:
+    """Puts a 64-bit number into the memory of another process. Raises: OSError."""
+    buffer = ctypes.create_string_buffer(value.to_bytes(8, sys.byteorder, signed=True), 8)
+    local, remote = _Vector(ctypes.cast(buffer, ctypes.c_void_p), 8), _Vector(address, 8)
+    _checked(_libc.process_vm_writev(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0), "process_vm_writev")
+
+
+def rename_with_flags(source: str, target: str, flags: int) -> None:
+    """Calls renameat2(2) on two absolute paths. Raises: OSError."""
+    result = _libc.renameat2(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), ctypes.c_uint(flags))
+    _checked(result, "renameat2")
 
 
 def duplicate_descriptor(pid: int, fd: int) -> int:

@@ -6,6 +6,7 @@ A process may die at any moment; every function then raises `ProcessLookupError`
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Iterator
@@ -45,6 +46,17 @@ def rank_in_environment(pid: int) -> int | None:
         if name == b"RANK" and value.isdigit():
             return int(value)
     return None
+
+
+def works(pid: int) -> bool:
+    """Whether any thread of a process runs, is ready to, or waits for a disk; False if the process is gone."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  asked often while an operation is held
+            with contextlib.suppress(OSError):
+                state = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes().rpartition(b")")[2].split()[0]
+                if state in (b"R", b"D"):
+                    return True
+    return False
 
 
 def umask_of(pid: int) -> int:

@@ -12,7 +12,18 @@ first; that a spike was felt.
 
 from __future__ import annotations
 
-from harness.fault import DamageFault, DiskFault, ErrnoFault, Fault, NumericFault, SignalFault, StepPoint, matches_path
+from harness.fault import (
+    DamageFault,
+    DiskFault,
+    ErrnoFault,
+    Fault,
+    HoldFault,
+    NumericFault,
+    PowerCutFault,
+    SignalFault,
+    StepPoint,
+    matches_path,
+)
 from harness.oracle.finding import Finding, inconclusive, numbers_text
 from harness.oracle.history import foreign_deaths
 from harness.store import Baseline, Record, Run
@@ -40,6 +51,8 @@ def unfired(run: Run) -> list[Finding]:
                 if records and not wrong:
                     continue
                 what = f"fired, but {wrong[0]}" if wrong else "did not fire"
+                if not wrong and isinstance(fault, HoldFault):
+                    what += f": rank {fault.until_rank} went first by itself, or the operation to hold never came"
                 if not wrong and (eclipsed := attempt.of("eclipsed", fault=str(fault))):
                     what += f": the call that it was for was answered by '{eclipsed[0].get('by')}' (choose another occurrence)"
                 message = f"'{fault}' {what}, in attempt {plan.index}"
@@ -73,8 +86,8 @@ def _contradiction(fault: Fault, record: Record, world_size: int) -> str:
     return ""
 
 
-def _concerns(fault: SignalFault | ErrnoFault, rank: int, world_size: int) -> bool:
-    if isinstance(fault, ErrnoFault):
+def _concerns(fault: SignalFault | PowerCutFault | HoldFault | ErrnoFault, rank: int, world_size: int) -> bool:
+    if isinstance(fault, (ErrnoFault, HoldFault)):
         return fault.who.covers(rank)
     return fault.triggered_by(rank) or rank in fault.victims(world_size, rank)
 

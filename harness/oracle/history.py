@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from harness import fault as faults
 from harness.errors import UsageError
-from harness.fault import DamageFault, Fault, NumericFault, SignalFault, matches_path
+from harness.fault import DamageFault, Fault, NumericFault, PowerCutFault, SignalFault, matches_path
 from harness.scenario import MAX_RANKS
 from harness.store import AttemptRun, Files, RankLog, Record, Run
 
@@ -217,6 +217,9 @@ class History:
             batches = [save.batch for save in logged if (save.name, save.step) == (name, step)]
             batch = max(batches, default=self._number_in(name, step))
             commits.append((float(record.get("time_s", 0)), Commit(batch, name, attempt.index, files)))
+        if any(isinstance(parse_quietly(record.get("fault")), PowerCutFault) for record in attempt.of("fired")):
+            # A name that was not yet reported as saved may be lost in a power cut, with or without its content.
+            return [commit for _, commit in sorted(commits, key=lambda pair: pair[0])]
         known = {commit.name for _, commit in commits}
         at_end = attempt.files("end")
         for record in attempt.operations:
@@ -253,7 +256,7 @@ def _committing_target(run: Run, record: Record) -> str | None:
     if record.get("tampered") is None:
         return target
     tampered = parse_quietly(record["tampered"])
-    if not isinstance(tampered, SignalFault):
+    if not isinstance(tampered, (SignalFault, PowerCutFault)):
         return None  # it failed, or nobody knows what became of it
     # Cut before it ran, a call made nothing visible; but it runs when its own rank lives on, and when death comes after it.
     stops = tampered.signal != "sigterm" and int(record["rank"]) in tampered.victims(MAX_RANKS, int(record["rank"]))

@@ -1,0 +1,589 @@
+"""Crash states: what a checkpoint directory looks like after a crash at any point of a trace, under a persistence model.
+
+Fault model: everything that was issued survives the death of a process. Of what no sync has covered, a power cut takes: the
+content of files (back to the last sync; or only the lengths are kept; or zeros stand in its place; or a first part of it is
+there), and changes of names, from the last one backwards, or any single one. A sync of a file makes its content durable, not
+its name; a sync of a directory makes the names in it durable, not those above it; a rename counts for the directory that the
+name is in afterwards. What was there when the trace began is durable.
+Not covered: disks that lie about a sync; blocks of one file that reach the disk in another order than they were written (but
+for zeros); loss of a change of names together with the survival of some later ones (but for any single one).
+
+Responsible for: the model, building a state in a directory, and comparing a directory with a state. Pure but for that.
+Source: fsync(2); T. S. Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014, for what file systems reorder.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.fault import Survivors, matches_path
+from harness.trace import Operation, Stretch, Trace
+
+BLOCK_BYTES = 4096
+ROOT = 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of bytes of a file: `size_bytes` from `source` in the data file on, or zeros where `source` is negative."""
+
+    size_bytes: int
+    source: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a name stands for in a state: a `file` of pieces, a `dir`, or a `link` to `target`."""
+
+    kind: str
+    mode: int
+    pieces: tuple[Piece, ...] = ()
+    target: str = ""
+
+
+Tree = dict[str, Entry]  # path relative to the checkpoint directory → what it is; the directory itself is left out
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change that a crash can take back.
+
+    Attributes:
+        number: its place among all changes.
+        operation: what made it.
+        sort: "name" (a directory's entry) or "data" (a file's content or length).
+        node: the file or directory that it is about.
+        steps: of a change of names: (directory node, name, node or None for no entry).
+        offset: of a change of data: where the bytes go; the new length where `data` is None.
+        data: the bytes, None for a change of length.
+        holders: of a change of names: the directories whose sync makes it durable.
+    """
+
+    number: int
+    operation: Operation | None
+    sort: str
+    node: int
+    steps: tuple[tuple[int, str, int | None], ...] = ()
+    offset: int = 0
+    data: Stretch | None = None
+    holders: tuple[int, ...] = ()
+
+
+@dataclass
+class _Node:
+    kind: str
+    mode: int
+    target: str = ""
+    entries: dict[str, int] = field(default_factory=dict)
+
+
+class Model:
+    """The checkpoint directory as a trace changes it: names, contents, and what of both is durable.
+
+    Attributes:
+        changes: every change so far, in order.
+        durable: numbers of those that a sync has covered.
+    """
+
+    def __init__(self, initial: Trace) -> None:
+        self.changes: list[Change] = []
+        self.durable: set[int] = set()
+        self._nodes: dict[int, _Node] = {ROOT: _Node("dir", 0o755)}
+        self._by_inode: dict[int, int] = {}
+        for item in initial.initial:
+            self._begin_with(item.path, item.kind, item.inode, item.mode, item.data, item.target)
+        self.durable = {change.number for change in self.changes}
+
+    @classmethod
+    def of(cls, trace: Trace) -> Model:
+        """The directory as it was when the trace began."""
+        return cls(trace)
+
+    def copy(self) -> Model:
+        """An independent copy."""
+        other = copy.copy(self)
+        other.changes, other.durable = list(self.changes), set(self.durable)
+        other._nodes = {number: copy.copy(node) for number, node in self._nodes.items()}
+        for node in other._nodes.values():
+            node.entries = dict(node.entries)
+        other._by_inode = dict(self._by_inode)
+        return other
+
+    # -- what operations do -------------------------------------------------------------------------------------------
+
+    def run(self, operations: Iterable[Operation]) -> None:
+        """Takes operations into account, in this order.
+
+        It may be another order than that of the trace. A change of names that failed there (another rank was first) is done if
+        it is possible now, and the other way round.
+        """
+        for operation in operations:
+            if not operation.error or (operation.error in ("EEXIST", "ENOENT") and operation.operation in _RETRIED):
+                _ACTIONS.get(operation.operation, Model._ignore)(self, operation)
+
+    def write_part(self, operation: Operation, size_bytes: int) -> None:
+        """The first bytes of a write that was cut."""
+        assert operation.data is not None
+        self._write(operation, Stretch(operation.data.start, size_bytes, ""))
+
+    def _ignore(self, operation: Operation) -> None:
+        """Reads and the like change nothing."""
+
+    def _open(self, operation: Operation) -> None:
+        node = self._find(operation.path)
+        if operation.created or node is None:
+            node = self._new("file", operation.mode)
+            self._name(operation, operation.path, node)
+        elif operation.emptied:
+            self._resize(operation, node, 0)
+        self._by_inode[operation.inode] = node
+
+    def _written(self, operation: Operation) -> None:
+        if operation.data is not None:
+            self._write(operation, operation.data)
+
+    def _write(self, operation: Operation, data: Stretch) -> None:
+        node = self._node_of(operation)
+        if node is None:
+            return
+        change = self._add(operation, "data", node, offset=operation.offset, data=data)
+        if operation.synced:
+            self.durable.add(change.number)
+
+    def _truncated(self, operation: Operation) -> None:
+        node = self._node_of(operation) if operation.call != "truncate" else self._find(operation.path)
+        if node is not None:
+            self._resize(operation, node, operation.offset)
+
+    def _synced(self, operation: Operation) -> None:
+        if operation.call in ("sync", "syncfs"):
+            self.durable |= {change.number for change in self.changes}
+        elif operation.call != "sync_file_range":
+            node = self._node_of(operation)
+            self.durable |= {c.number for c in self.changes if (c.node == node if c.sort == "data" else node in c.holders)}
+
+    def _made(self, operation: Operation) -> None:
+        holder, name = self._holder(operation.path)
+        if holder is None or name in self._nodes[holder].entries:
+            return
+        kind = "dir" if operation.operation == "mkdir" else "link"
+        node = self._new(kind, operation.mode or 0o755, operation.target)
+        self._by_inode[operation.inode] = node
+        self._name(operation, operation.path, node)
+
+    def _linked(self, operation: Operation) -> None:
+        node = self._find(operation.path)
+        if node is not None and operation.to is not None:
+            self._name(operation, operation.to, node)
+
+    def _removed(self, operation: Operation) -> None:
+        holder, name = self._holder(operation.path)
+        if holder is None or name not in self._nodes[holder].entries:
+            return
+        self._change_names(operation, self._nodes[holder].entries[name], ((holder, name, None),), (holder,))
+
+    def _renamed(self, operation: Operation) -> None:
+        assert operation.to is not None
+        source, old_name = self._holder(operation.path)
+        target, new_name = self._holder(operation.to)
+        node = None if source is None else self._nodes[source].entries.get(old_name)
+        if target is None and node is not None and source is not None:  # moved out of the directory
+            self._change_names(operation, node, ((source, old_name, None),), (source,))
+        elif source is None and target is not None:  # moved in; what it holds is looked at when the trace ends
+            node = self._new("file", operation.mode)
+            self._by_inode[operation.inode] = node
+            self._change_names(operation, node, ((target, new_name, node),), (target,))
+        elif source is None or target is None or node is None:
+            return
+        elif operation.exchanged:
+            other = self._nodes[target].entries.get(new_name)
+            self._change_names(operation, node, ((source, old_name, other), (target, new_name, node)), (target,))
+        elif (source, old_name) != (target, new_name):
+            self._change_names(operation, node, ((source, old_name, None), (target, new_name, node)), (target,))
+
+    def _mode_changed(self, operation: Operation) -> None:
+        node = self._node_of(operation) if operation.call == "fchmod" else self._find(operation.path)
+        if node is not None:
+            self._nodes[node].mode = operation.mode
+
+    # -- states -------------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> list[Change]:
+        """The changes that a power cut can take, in order."""
+        return [change for change in self.changes if change.number not in self.durable]
+
+    @property
+    def pending_names(self) -> list[Change]:
+        """The changes of names among them."""
+        return [change for change in self.pending if change.sort == "name"]
+
+    def paths_with_pending_data(self) -> list[str]:
+        """The files whose content a power cut can take, by the name that they have now; removed ones are left out."""
+        nodes = {change.node for change in self.pending if change.sort == "data"}
+        return sorted(path for path, node in self._walk() if node in nodes)
+
+    def path_of(self, node: int) -> str:
+        """The name that a file has now, "" for none."""
+        return next((path for path, other in self._walk() if other == node), "")
+
+    def everything(self) -> Tree:
+        """The state in which all has survived, as after the death of a process."""
+        return self._state(set(range(len(self.changes))), self.changes)
+
+    def after_power_loss(self, survivors: Survivors) -> Tree:
+        """The state after a power cut."""
+        pending = self.pending
+        names = [change for change in pending if change.sort == "name"]
+        kept = names if survivors.first_names < 0 else names[: survivors.first_names]
+        lost = survivors.lost_name - 1
+        names_kept = {change.number for number, change in enumerate(kept) if number != lost}
+        present = {c.number for c in self.changes if c.number in self.durable or c.number in names_kept}
+        data = [self._surviving(change, survivors) for change in pending if change.sort == "data"]
+        torn = self._torn([change for change in pending if change.sort == "data"], survivors)
+        replaced = {change.number: change for change in (*torn, *(change for change in data if change is not None))}
+        changes = [replaced.get(change.number, change) for change in self.changes]
+        return self._state(present | replaced.keys(), changes)
+
+    def _surviving(self, change: Change, survivors: Survivors) -> Change | None:
+        """What is left of an unsynced change of data, but for torn files."""
+        if survivors.data == "all" or not self.suffers(change, survivors):
+            return change
+        if survivors.data == "zeroed":
+            if change.data is None:
+                return change
+            return Change(**{**vars(change), "data": Stretch(-1, change.data.size_bytes, "")})
+        return change if survivors.data == "empty" and change.data is None else None  # torn: see below
+
+    def _torn(self, pending: Sequence[Change], survivors: Survivors) -> list[Change]:
+        """Of each torn file the first changes, up to the chosen part of its unsynced bytes; the last of them is cut."""
+        if survivors.data != "torn" or survivors.torn_at is None:
+            return []
+        kept = []
+        for node in dict.fromkeys(change.node for change in pending):
+            if not any(self.suffers(change, survivors) for change in pending if change.node == node):
+                continue
+            own = [change for change in pending if change.node == node]
+            left = survivors.torn_at.of(sum(change.data.size_bytes for change in own if change.data))
+            left -= left % BLOCK_BYTES
+            for change in own:
+                if change.data is None:
+                    kept.append(change)
+                elif left > 0:
+                    size = min(left, change.data.size_bytes)
+                    kept.append(Change(**{**vars(change), "data": Stretch(change.data.start, size, "")}))
+                    left -= size
+                else:
+                    break
+        return kept
+
+    def suffers(self, change: Change, survivors: Survivors) -> bool:
+        """Whether a change of data belongs to a file that a choice speaks of."""
+        return not survivors.pattern or matches_path(survivors.pattern, self._name_for(change.node))
+
+    def _name_for(self, node: int) -> str:
+        return self.path_of(node) or next(
+            (change.operation.path for change in self.changes if change.node == node and change.operation), ""
+        )
+
+    def _state(self, present: set[int], changes: Sequence[Change]) -> Tree:
+        entries: dict[int, dict[str, int]] = {number: {} for number, node in self._nodes.items() if node.kind == "dir"}
+        data: dict[int, list[Change]] = {}
+        for change in changes:
+            if change.number not in present:
+                continue
+            if change.sort == "data":
+                data.setdefault(change.node, []).append(change)
+                continue
+            for holder, name, node in change.steps:
+                if node is None:
+                    entries[holder].pop(name, None)
+                else:
+                    entries[holder][name] = node
+        tree: Tree = {}
+        self._collect(ROOT, "", entries, data, tree, frozenset())
+        return dict(sorted(tree.items()))
+
+    def _collect(
+        self,
+        directory: int,
+        prefix: str,
+        entries: dict[int, dict[str, int]],
+        data: dict[int, list[Change]],
+        tree: Tree,
+        above: frozenset[int],
+    ) -> None:
+        for name, number in entries[directory].items():
+            node, path = self._nodes[number], prefix + name
+            if node.kind == "dir":
+                tree[path] = Entry("dir", node.mode)
+                if number not in above:
+                    self._collect(number, path + "/", entries, data, tree, above | {number})
+            elif node.kind == "link":
+                tree[path] = Entry("link", 0, target=node.target)
+            else:
+                tree[path] = Entry("file", node.mode, flatten(data.get(number, ())))
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _begin_with(self, path: str, kind: str, inode: int, mode: int, data: Stretch | None, target: str) -> None:
+        if path == ".":
+            self._nodes[ROOT].mode = mode
+            self._by_inode[inode] = ROOT
+            return
+        node = self._by_inode.get(inode) if kind == "file" else None  # a second name of one file
+        if node is None:
+            node = self._new(kind, mode, target)
+            if data is not None:
+                self._add(None, "data", node, data=data)
+        self._by_inode[inode] = node
+        holder, name = self._holder(path)
+        if holder is not None:
+            self._change_names(None, node, ((holder, name, node),), (holder,))
+
+    def _new(self, kind: str, mode: int, target: str = "") -> int:
+        number = len(self._nodes)
+        self._nodes[number] = _Node(kind, mode, target)
+        return number
+
+    def _add(self, operation: Operation | None, sort: str, node: int, **fields: object) -> Change:
+        change = Change(len(self.changes), operation, sort, node, **fields)  # type: ignore[arg-type]
+        self.changes.append(change)
+        return change
+
+    def _name(self, operation: Operation, path: str, node: int) -> None:
+        holder, name = self._holder(path)
+        if holder is not None:
+            self._change_names(operation, node, ((holder, name, node),), (holder,))
+
+    def _change_names(
+        self, operation: Operation | None, node: int, steps: tuple[tuple[int, str, int | None], ...], holders: tuple[int, ...]
+    ) -> None:
+        self._add(operation, "name", node, steps=steps, holders=holders)
+        for holder, name, target in steps:
+            if target is None:
+                self._nodes[holder].entries.pop(name, None)
+            else:
+                self._nodes[holder].entries[name] = target
+
+    def _resize(self, operation: Operation, node: int, size_bytes: int) -> None:
+        self._add(operation, "data", node, offset=size_bytes)
+
+    def _node_of(self, operation: Operation) -> int | None:
+        node = self._by_inode.get(operation.inode)
+        if node is None:
+            node = self._find(operation.path)
+        return node
+
+    def _holder(self, path: str) -> tuple[int | None, str]:
+        """The directory that a name is in, None where it does not exist or lies outside; and the last name."""
+        if path.startswith("/"):
+            return None, path
+        directory, _, name = path.removeprefix("./").rpartition("/")
+        return self._find(directory or "."), name
+
+    def _find(self, path: str) -> int | None:
+        if path.startswith("/"):
+            return None
+        node = ROOT
+        for name in path.split("/"):
+            if name in ("", "."):
+                continue
+            if self._nodes[node].kind != "dir" or name not in self._nodes[node].entries:
+                return None
+            node = self._nodes[node].entries[name]
+        return node
+
+    def _walk(self, directory: int = ROOT, prefix: str = "") -> Iterable[tuple[str, int]]:
+        for name, number in self._nodes[directory].entries.items():
+            yield prefix + name, number
+            if self._nodes[number].kind == "dir":
+                yield from self._walk(number, f"{prefix}{name}/")
+
+
+_RETRIED = ("mkdir", "unlink", "rmdir", "rename", "link", "symlink")
+_ACTIONS = {
+    "open": Model._open,
+    "write": Model._written,
+    "truncate": Model._truncated,
+    "fsync": Model._synced,
+    "mkdir": Model._made,
+    "symlink": Model._made,
+    "link": Model._linked,
+    "unlink": Model._removed,
+    "rmdir": Model._removed,
+    "rename": Model._renamed,
+    "chmod": Model._mode_changed,
+}
+
+
+def flatten(changes: Iterable[Change]) -> tuple[Piece, ...]:
+    """The content of a file after some writes and changes of length, as runs of bytes from its start to its end."""
+    runs: list[tuple[int, int, int]] = []  # start, stop, source or -1; in order, without gaps between them
+    for change in changes:
+        end = runs[-1][1] if runs else 0
+        if change.data is None:
+            runs = _clip(runs, 0, change.offset)
+            if change.offset > (runs[-1][1] if runs else 0):
+                runs.append((runs[-1][1] if runs else 0, change.offset, -1))
+            continue
+        start, stop = change.offset, change.offset + change.data.size_bytes
+        if start == stop:
+            continue
+        if start > end:
+            runs.append((end, start, -1))
+        if start >= end:
+            runs.append((start, stop, change.data.start))
+        else:
+            runs = [*_clip(runs, 0, start), (start, stop, change.data.start), *_clip(runs, stop, max(end, stop))]
+    return _joined(runs)
+
+
+def _clip(runs: Sequence[tuple[int, int, int]], start: int, stop: int) -> list[tuple[int, int, int]]:
+    kept = []
+    for begin, end, source in runs:
+        first, last = max(begin, start), min(end, stop)
+        if first < last:
+            kept.append((first, last, source if source < 0 else source + first - begin))
+    return kept
+
+
+def _joined(runs: Sequence[tuple[int, int, int]]) -> tuple[Piece, ...]:
+    pieces: list[Piece] = []
+    for start, stop, source in runs:
+        before = pieces[-1] if pieces else None
+        if before is not None and (source == before.source == -1 or 0 <= before.source == source - before.size_bytes):
+            pieces[-1] = Piece(before.size_bytes + stop - start, before.source)
+        else:
+            pieces.append(Piece(stop - start, source))
+    return tuple(pieces)
+
+
+class Contents:
+    """Digests of trees by content, each content read once.
+
+    Args:
+        data: the data file of the trace.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._digests: dict[tuple[Piece, ...], str] = {}
+
+    def digest_of(self, tree: Tree) -> str:
+        """Equal for two trees exactly if every name stands for the same, byte for byte."""
+        text = "\n".join(
+            f"{path!r} {entry.kind} {entry.mode:o} {entry.target!r} {self.of(entry.pieces) if entry.kind == 'file' else ''}"
+            for path, entry in tree.items()
+        )
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+    def of(self, pieces: tuple[Piece, ...]) -> str:
+        """The sha256 of a content (hex)."""
+        if pieces not in self._digests:
+            digest = hashlib.sha256()
+            with self._data.open("rb") as file:
+                for block in _blocks(file.fileno(), pieces):
+                    digest.update(block)
+            self._digests[pieces] = digest.hexdigest()
+        return self._digests[pieces]
+
+
+_COPY_BYTES = 1 << 20
+_ZEROS = bytes(_COPY_BYTES)
+
+
+def _blocks(data: int, pieces: Iterable[Piece]) -> Iterable[bytes]:
+    for piece in pieces:
+        done = 0
+        while done < piece.size_bytes:
+            size = min(_COPY_BYTES, piece.size_bytes - done)
+            yield _ZEROS[:size] if piece.source < 0 else os.pread(data, size, piece.source + done)
+            done += size
+
+
+def build(tree: Tree, data: Path, root: Path) -> None:
+    """Makes a directory hold exactly this state; what is in it goes.
+
+    Raises:
+        OSError: a file could not be written.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    for old in list(root.iterdir()):
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
+    directories = []
+    with data.open("rb") as source:
+        for path, entry in tree.items():
+            target = root / path
+            if entry.kind == "dir":
+                target.mkdir()
+                directories.append((target, entry.mode))
+            elif entry.kind == "link":
+                target.symlink_to(entry.target)
+            else:
+                _write_file(target, source.fileno(), entry)
+    for target, mode in reversed(directories):  # last, and the inner ones first: a directory may be read-only
+        target.chmod(mode)
+
+
+def _write_file(target: Path, data: int, entry: Entry) -> None:
+    with target.open("wb", buffering=0) as file:
+        for piece in entry.pieces:
+            if piece.source < 0:
+                file.seek(piece.size_bytes, os.SEEK_CUR)
+                continue
+            done = 0
+            while done < piece.size_bytes:
+                # In the kernel: the bytes do not come through here.
+                done += os.sendfile(file.fileno(), data, piece.source + done, piece.size_bytes - done)
+        file.truncate(sum(piece.size_bytes for piece in entry.pieces))
+    target.chmod(entry.mode)
+
+
+def read_tree(root: Path) -> dict[str, tuple[str, int, str]]:
+    """A real directory: path → (kind, permission bits, sha256 or target). A file that vanishes meanwhile is left out."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        facts = path.lstat()
+        name = str(path.relative_to(root))
+        if path.is_symlink():
+            found[name] = ("link", 0, str(path.readlink()))
+        elif path.is_dir():
+            found[name] = ("dir", facts.st_mode & 0o7777, "")
+        elif path.is_file():
+            with path.open("rb") as file:
+                found[name] = ("file", facts.st_mode & 0o7777, hashlib.file_digest(file, "sha256").hexdigest())
+    return dict(sorted(found.items()))
+
+
+def difference(tree: Tree, root: Path, data: Path) -> str:
+    """Where a real directory is not what was built or traced, in words; "" if it is, byte for byte."""
+    contents = Contents(data)
+    expected = {
+        path: (entry.kind, entry.mode, entry.target or (contents.of(entry.pieces) if entry.kind == "file" else ""))
+        for path, entry in tree.items()
+    }
+    found = read_tree(root)
+    for path in sorted(expected.keys() | found.keys()):
+        if expected.get(path) != found.get(path):
+            return _differs(path, expected.get(path), found.get(path))
+    return ""
+
+
+def _differs(path: str, expected: tuple[str, int, str] | None, found: tuple[str, int, str] | None) -> str:
+    if found is None:
+        return f"{path} is gone, and no operation that was seen removed it"
+    if expected is None:
+        return f"{path} is there, and no operation that was seen made it"
+    if expected[2] != found[2]:
+        return f"{path} holds bytes that no operation that was seen has written (mmap, io_uring, or a process outside the job)"
+    return f"{path} is a {found[0]} of mode {found[1]:o}; what was seen made it a {expected[0]} of mode {expected[1]:o}"

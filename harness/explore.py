@@ -1,0 +1,285 @@
+"""Every crash state of a save, each given to a real resume and judged.
+
+Responsible for: recording the job, enumerating the states, running one resume per distinct directory and one judgement per
+distinct (directory, promises), in parallel. Not responsible for: what the states are (`harness.crash_states`), what holds
+(`harness.judge`), or what a failure comes from (`harness.causes`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from harness import baseline
+from harness.case import Workbench, judge_stored
+from harness.causes import Cause, Judged, find_causes
+from harness.crash_states import CrashState, Enumeration, Points
+from harness.errors import LaunchError
+from harness.inject import kernel
+from harness.oracle.verdict import Verdict
+from harness.plan import make_plan
+from harness.scenario import Scenario
+from harness.staging import Recorded, reuse, stage
+from harness.store import RunDirectory, read_records
+from harness.supervisor import Recording, run_attempts
+from harness.trace import SaveWindow, Trace, first_difference, read_trace
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """The same job recorded several times: undisturbed, and once per writing rank with that rank always last.
+
+    Attributes:
+        recorded: the undisturbed run.
+        traces: of all runs, the undisturbed one first.
+        unstable: where they differ in what a rank did, in words; "" if they do not.
+        unseen: what was written past the trace, in words.
+    """
+
+    recorded: Recorded
+    traces: tuple[Trace, ...]
+    unstable: str
+    unseen: tuple[str, ...]
+
+    def points(self, window: SaveWindow) -> Points:
+        """The crash points of one save."""
+        return Points(self.recorded.trace, self.traces[1], self.traces, window, self.recorded.attempt)
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What came of it.
+
+    Attributes:
+        scenario: the job.
+        window: the save that was explored.
+        enumeration: what there was.
+        judged: one per distinct directory and promises.
+        num_resumes: real resumes: one per distinct directory.
+        causes: of the failures.
+        inconclusive: why nothing can be said, "" where it can.
+        recording_s, exploring_s: seconds that recording, and all resumes and judgements, took.
+        left_out: states that the budget did not reach.
+    """
+
+    scenario: Scenario
+    window: SaveWindow | None
+    enumeration: Enumeration
+    judged: tuple[Judged, ...]
+    num_resumes: int
+    causes: tuple[Cause, ...]
+    inconclusive: str = ""
+    recording_s: float = 0.0
+    exploring_s: float = 0.0
+    left_out: int = 0
+
+    @property
+    def outcome(self) -> str:
+        """PASS, FAIL or INCONCLUSIVE."""
+        if self.causes:
+            return "FAIL"
+        undecided = self.inconclusive or self.left_out or any(j.verdict.outcome == "INCONCLUSIVE" for j in self.judged)
+        return "INCONCLUSIVE" if undecided else "PASS"
+
+
+Progress = Callable[[int, int, int], None]  # done, failing so far, all
+
+
+def record(scenario: Scenario, bench: Workbench, folder: Path) -> Recordings:
+    """Runs a job undisturbed, and again with each writing rank made to come last, and records all of it.
+
+    Raises:
+        LaunchError, UsageError, CapabilityError: it could not be run.
+    """
+    _, golden = baseline.obtain(scenario, bench.baselines, bench.launcher(baseline.golden_scenario(scenario)))
+    first = _record_once(scenario, bench, folder / "recorded", Recording())
+    writers = first.trace.ranks
+    others = [
+        _record_once(scenario, bench, folder / f"recorded-rank-{rank}-last", Recording(rank if len(writers) > 1 else None))
+        for rank in (writers if len(writers) > 1 else writers[:1] or [0])
+    ]
+    shutil.copytree(golden, first.directory.golden)
+    return _compared(first, others)
+
+
+def _compared(first: Recorded, others: Sequence[Recorded]) -> Recordings:
+    traces = (first.trace, *(other.trace for other in others))
+    unstable = next((text for trace in traces[1:] if (text := first_difference(first.trace, trace))), "")
+    records = [record for one in (first, *others) for record in read_records(one.folder / "attempt.jsonl")[0]]
+    unseen = tuple(dict.fromkeys(str(record["what"]) for record in records if record["event"] == "escaped"))
+    return Recordings(first, traces, unstable, unseen)
+
+
+def _record_once(scenario: Scenario, bench: Workbench, path: Path, recording: Recording) -> Recorded:
+    plan = make_plan(scenario)
+    directory = RunDirectory.create(path, plan)
+    run_attempts(plan, directory, bench.launcher(scenario), recording=recording)
+    return _read_recorded(scenario, directory, 0)
+
+
+def _read_recorded(scenario: Scenario, directory: RunDirectory, attempt: int) -> Recorded:
+    folder = directory.attempt(attempt)
+    records, _ = read_records(folder / "operations.jsonl")
+    ended = [record for record in read_records(folder / "attempt.jsonl")[0] if record["event"] == "ended"]
+    if not ended or ended[-1].get("outcome") != "done":
+        raise LaunchError(f"the job did not come to its end while it was recorded; see {folder}")
+    return Recorded(scenario, directory, attempt, read_trace(folder, records))
+
+
+def record_recovery(recorded: Recorded, state: CrashState, bench: Workbench, folder: Path) -> Recordings:
+    """The restart after a crash, recorded as `record` does: its own crash points are those of a recovery.
+
+    Raises:
+        LaunchError: it does not come to its end.
+    """
+    runs: list[Recorded] = []
+    last_ranks: list[int | None] = [None]
+    while len(runs) < len(last_ranks):
+        number = len(runs)
+        directory = stage(recorded, state, folder / f"recovery-{number}", f"{recorded.scenario.name}-recovery-{number}")
+        scenario = recorded.scenario.model_copy(
+            update={"faults": (*recorded.scenario.faults, *state.faults), "max_attempts": recorded.attempt + 3}
+        )
+        attempt = recorded.attempt + 1
+        run_attempts(make_plan(scenario), directory, bench.launcher(scenario), attempt, Recording(last_ranks[number]))
+        runs.append(_read_recorded(scenario, directory, attempt))
+        if number == 0:
+            writers = runs[0].trace.ranks
+            last_ranks += list(writers) if len(writers) > 1 else [None]
+    return _compared(runs[0], runs[1:])
+
+
+def explore(
+    recordings: Recordings,
+    window: SaveWindow,
+    bench: Workbench,
+    folder: Path,
+    *,
+    kill: bool = True,
+    power: bool = True,
+    jobs: int = 1,
+    budget_s: float | None = None,
+    progress: Progress = lambda *_: None,
+) -> Exploration:
+    """Explores one save.
+
+    Args:
+        recordings: of the job.
+        window: the save.
+        bench: where cases run.
+        folder: where the run directories of the cases go; those that pass are removed again.
+        kill: the states after the death of all processes.
+        power: those after a power cut.
+        jobs: resumes at a time.
+        budget_s: stop starting resumes after so many seconds.
+        progress: is told how many states are judged, how many of them fail, and how many there are.
+    """
+    began = time.monotonic()
+    scenario = recordings.recorded.scenario
+    if why := _why_not(recordings):
+        return Exploration(scenario, window, Enumeration((), 0, 0, 0), (), 0, (), why)
+    enumeration = recordings.points(window).enumerate(kill=kill, power=power)
+    groups = _groups(enumeration.states)
+    folder.mkdir(parents=True, exist_ok=True)
+    task = _Task(recordings.recorded, bench, folder, None if budget_s is None else began + budget_s)
+    judged: list[Judged] = []
+    num_resumes = failing = 0
+    for group, results in _run_all(task, groups, jobs):
+        num_resumes += bool(results)
+        for members, (verdict, path) in zip(group, results, strict=False):
+            judged.append(Judged(members[0], len(members), verdict, path, members))
+            failing += verdict.outcome != "PASS"
+        progress(len(judged), failing, sum(map(len, groups)))
+    causes = find_causes(judged, recordings.recorded.trace)
+    _tidy(judged, causes)
+    left_out = sum(map(len, groups)) - len(judged)
+    took = time.monotonic() - began
+    return Exploration(
+        scenario, window, enumeration, tuple(judged), num_resumes, tuple(causes), exploring_s=took, left_out=left_out
+    )
+
+
+def _why_not(recordings: Recordings) -> str:
+    if recordings.unseen:
+        return f"not everything that the job wrote was seen: {recordings.unseen[0]}"
+    if recordings.unstable:
+        return f"the job does not write the same in every run: {recordings.unstable}"
+    if not recordings.recorded.trace.operations:
+        return f"the job wrote nothing below its checkpoint directory {recordings.recorded.directory.checkpoints}"
+    return ""
+
+
+Group = list[list[CrashState]]  # of one directory: per kind of promises, the states that are equal
+
+
+def _groups(states: Sequence[CrashState]) -> list[Group]:
+    by_digest: dict[str, dict[tuple[str, ...], list[CrashState]]] = {}
+    for state in states:
+        by_digest.setdefault(state.digest, {}).setdefault(state.owed, []).append(state)
+    return [list(found.values()) for found in by_digest.values()]
+
+
+@dataclass(frozen=True)
+class _Task:
+    recorded: Recorded
+    bench: Workbench
+    folder: Path
+    until: float | None
+
+    def __call__(self, numbered: tuple[int, Group]) -> list[tuple[Verdict, Path]]:
+        """Resumes once from the directory that the group's states share, and judges each kind of promises."""
+        number, group = numbered
+        if self.until is not None and time.monotonic() > self.until:
+            return []
+        results: list[tuple[Verdict, Path]] = []
+        first: RunDirectory | None = None
+        for place, members in enumerate(group):
+            name = f"{self.recorded.scenario.name}-{number:04d}" + (f".{place}" if place else "")
+            directory = stage(self.recorded, members[0], self.folder / name, name)
+            if first is None:
+                first = directory
+                plan = make_plan(_scenario_of(self.recorded, members[0], name))
+                run_attempts(plan, directory, self.bench.launcher(self.recorded.scenario), self.recorded.attempt + 1)
+            else:
+                reuse(first, directory, self.recorded.attempt + 1)
+            results.append((judge_stored(directory.path), directory.path))
+        return results
+
+
+def _scenario_of(recorded: Recorded, state: CrashState, name: str) -> Scenario:
+    faults = (*recorded.scenario.faults, *state.faults)
+    attempts = max(recorded.scenario.max_attempts, recorded.attempt + 2)
+    return recorded.scenario.model_copy(update={"name": name, "faults": faults, "max_attempts": attempts})
+
+
+def _run_all(task: _Task, groups: Sequence[Group], jobs: int) -> Iterator[tuple[Group, list[tuple[Verdict, Path]]]]:
+    numbered = list(enumerate(groups))
+    if jobs == 1:
+        for one in numbered:
+            yield one[1], task(one)
+        return
+    # Forked: this process has no threads and no torch, and the children need nothing but what it holds.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=_die_with, initargs=(os.getpid(),)) as pool:
+        yield from zip(groups, pool.map(task, numbered), strict=True)
+
+
+def _die_with(parent: int) -> None:
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+
+
+def _tidy(judged: Sequence[Judged], causes: Sequence[Cause]) -> None:
+    """Keeps what is wrong and can be looked at: per cause the first cases; and everything that nobody could judge."""
+    kept = {path for cause in causes for path in cause.kept}
+    for one in judged:
+        if one.verdict.outcome != "INCONCLUSIVE" and one.path not in kept:
+            shutil.rmtree(one.path, ignore_errors=True)

@@ -1,0 +1,360 @@
+"""The trace: the file operations of an attempt in the one order in which they happened, with what they wrote.
+
+Responsible for: reading the records of a traced attempt (`harness.inject.recorder` writes them) into plain data, grouping
+them by save, and finding which of two ranks' operations come in an order that nothing enforces.
+Not responsible for: what would be left of them after a crash (`harness.crash`).
+
+Does not see: stores through `mmap`, `io_uring`, files of a process outside the job, a file that was written elsewhere and then
+moved in. `harness.crash` compares the traced directory with the real one, so that none of these passes unnoticed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.fault import OperationPoint
+from harness.store import Record
+
+DATA_FILE = "data.bin"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Bytes in the data file of a trace: `size_bytes` from `start` on, with their sha256 (hex)."""
+
+    start: int
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class InitialFile:
+    """What was there before the attempt: a `file`, a `dir`, or a `link`."""
+
+    path: str
+    kind: str
+    inode: int
+    mode: int
+    data: Stretch | None = None
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation that happened.
+
+    Attributes:
+        n: its number in the order of all ranks, from 1.
+        rank: whose it is.
+        index: its number among the operations of that rank, from 0.
+        operation: the family word of `harness.fault.OPERATIONS`; `call` is the system call itself.
+        path: relative to the checkpoint directory; `to` is the second path of a rename or link. Absolute where outside.
+        error: name of the error that the call failed with, "" for success.
+        inode: of the file that it worked on, 0 where it has none.
+        offset: where a write began, in bytes; the new length of a truncation.
+        data: what was written.
+        created: an open made the file; `emptied`: an open found one and cut it to nothing.
+        synced: the file was opened so that each write is durable at once.
+        mode: permission bits of what was made or changed.
+        target: what a symbolic link points to.
+        exchanged: a rename swapped the two names.
+        time_s: when it was asked for, seconds since 1970.
+    """
+
+    n: int
+    rank: int
+    index: int
+    operation: str
+    call: str
+    path: str
+    to: str | None
+    size_bytes: int
+    error: str = ""
+    inode: int = 0
+    offset: int = 0
+    data: Stretch | None = None
+    created: bool = False
+    emptied: bool = False
+    synced: bool = False
+    mode: int = 0
+    target: str = ""
+    exchanged: bool = False
+    time_s: float = 0.0
+
+    @property
+    def names(self) -> list[str]:
+        """Its paths."""
+        return [self.path] if self.to is None else [self.path, self.to]
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.path}" + (f" to {self.to}" if self.to else "")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A line that a rank wrote to its event log, at its place among the operations."""
+
+    rank: int
+    what: str
+    moment: str
+    step: int | None
+    checkpoint: str | None
+    time_s: float = 0.0
+
+
+Event = Operation | Mark
+
+
+@dataclass(frozen=True)
+class SaveWindow:
+    """The events of one save: from its first to the last before the next save begins.
+
+    Attributes:
+        name: of the checkpoint.
+        start: index of its first event in the trace; `stop` is one behind its last.
+        returned: index of the event with which rank 0 said that it is done; None if it never did.
+    """
+
+    name: str
+    start: int
+    stop: int
+    returned: int | None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A traced attempt.
+
+    Attributes:
+        initial: what the directory held before.
+        events: operations and marks, in order.
+        data: the file that holds what was written.
+        problems: what was seen that a trace cannot follow, in words.
+    """
+
+    initial: tuple[InitialFile, ...]
+    events: tuple[Event, ...]
+    data: Path
+    problems: tuple[str, ...] = ()
+
+    @property
+    def operations(self) -> list[Operation]:
+        """The operations alone."""
+        return [event for event in self.events if isinstance(event, Operation)]
+
+    def of_rank(self, rank: int) -> list[Operation]:
+        """The operations of one rank."""
+        return [operation for operation in self.operations if operation.rank == rank]
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that did anything."""
+        return sorted({operation.rank for operation in self.operations})
+
+    def saves(self) -> list[SaveWindow]:
+        """The saves, by what the ranks said of them; where they said nothing, by the names that were written."""
+        return _saves_by_marks(self.events) or _saves_by_names(self.events)
+
+    def occurrence(self, operation: Operation, pattern: str) -> int:
+        """Which of its rank's operations that match (family, pattern) this is, counted from 1 over the attempt."""
+        point = OperationPoint(operation.operation, pattern)
+        count = 0
+        for other in self.of_rank(operation.rank):
+            count += point.matches(other.operation, other.names)
+            if other.n == operation.n:
+                break
+        return count
+
+
+def read_trace(folder: Path, records: Iterable[Record]) -> Trace:
+    """The trace of an attempt.
+
+    Args:
+        folder: of the attempt, which holds the data file.
+        records: of its `operations.jsonl`.
+    """
+    records = list(records)
+    did = {record["n"]: record for record in records if record["event"] == "did"}
+    counts: Counter[int] = Counter()
+    events: list[Event] = []
+    for record in records:
+        if record["event"] == "mark":
+            events.append(_mark(record))
+        elif record["event"] == "operation" and record["n"] in did:
+            rank = int(record["rank"])
+            events.append(_operation(record, did[record["n"]], counts[rank]))
+            counts[rank] += 1
+    initial = tuple(_initial(record) for record in records if record["event"] == "initial")
+    problems = tuple(dict.fromkeys(str(record["what"]) for record in records if record["event"] == "unfollowed"))
+    return Trace(initial, tuple(events), folder / DATA_FILE, problems)
+
+
+def _stretch(record: Record) -> Stretch | None:
+    data = record.get("data")
+    return None if data is None else Stretch(int(data[0]), int(data[1]), str(data[2]))
+
+
+def _initial(record: Record) -> InitialFile:
+    return InitialFile(
+        str(record["path"]),
+        str(record["kind"]),
+        int(record["inode"]),
+        int(record["mode"]),
+        _stretch(record),
+        str(record.get("target", "")),
+    )
+
+
+def _mark(record: Record) -> Mark:
+    step = record.get("step")
+    return Mark(
+        int(record["rank"]),
+        str(record["what"]),
+        str(record.get("moment") or ""),
+        step if isinstance(step, int) else None,
+        record.get("checkpoint"),
+        float(record.get("time_s", 0)),
+    )
+
+
+def _operation(record: Record, did: Record, index: int) -> Operation:
+    return Operation(
+        n=int(record["n"]),
+        rank=int(record["rank"]),
+        index=index,
+        operation=str(record["operation"]),
+        call=str(record["call"]),
+        path=str(record["path"]),
+        to=record.get("to"),
+        size_bytes=int(record["size_bytes"]),
+        error=str(did.get("error", "")),
+        inode=int(did.get("inode", 0)),
+        offset=int(did.get("offset", 0)),
+        data=_stretch(did),
+        created=bool(did.get("created")),
+        emptied=bool(did.get("emptied")),
+        synced=bool(did.get("synced")),
+        mode=int(did.get("mode", 0)),
+        target=str(did.get("target", "")),
+        exchanged=bool(did.get("exchanged")),
+        time_s=float(record.get("time_s", 0)),
+    )
+
+
+def _saves_by_marks(events: Sequence[Event]) -> list[SaveWindow]:
+    begins: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    for index, event in enumerate(events):
+        if isinstance(event, Mark) and event.what == "save" and event.checkpoint:
+            # A name that is used again is another save.
+            name = f"{event.checkpoint} {event.step}"
+            if event.moment == "begin":
+                begins.setdefault(name, index)
+            elif event.moment == "end" and event.rank == 0:
+                ends[name] = index
+    order = sorted(begins.items(), key=lambda item: item[1])
+    stops = [start for _, start in order[1:]] + [len(events)]
+    return [
+        SaveWindow(name.rpartition(" ")[0], start, stop, ends.get(name)) for (name, start), stop in zip(order, stops, strict=True)
+    ]
+
+
+def save_of_path(path: str) -> str:
+    """The checkpoint that a path belongs to by its name: the top-level name without what marks it as temporary."""
+    top = path.removeprefix("./").split("/", 1)[0]
+    return re.sub(r"(^[._]+(tmp|temp)?[._-]*)|([._-]*(tmp|temp|partial|part|incomplete|new)[._-]*.*$)", "", top) or top
+
+
+def _saves_by_names(events: Sequence[Event]) -> list[SaveWindow]:
+    """A save begins where another checkpoint's name is written, or a name that was complete is written once more."""
+    starts: list[tuple[str, int]] = []
+    closed: set[str] = set()
+    for index, event in enumerate(events):
+        if not isinstance(event, Operation) or event.error:
+            continue
+        name = save_of_path(event.path)
+        if event.operation in ("rename", "fsync") and starts and starts[-1][0] == name:
+            closed.add(name)
+        makes = event.operation == "mkdir" or (event.operation == "open" and (event.created or event.emptied))
+        if makes and (not starts or starts[-1][0] != name or (name in closed and event.path.removeprefix("./") != name + "/")):
+            if starts and starts[-1][0] == name and "/" in event.path:
+                continue  # one more file of the same directory
+            starts.append((name, index))
+            closed.discard(name)
+    stops = [start for _, start in starts[1:]] + [len(events)]
+    return [SaveWindow(name, start, stop, None) for (name, start), stop in zip(starts, stops, strict=True)]
+
+
+@dataclass
+class Order:
+    """Which operations of different ranks come in an enforced order, learnt from several runs of one job.
+
+    In each run another rank is made to wait at each of its operations for as long as the others can go on without it. What
+    then still comes after that operation needs it; what came before it in one run and after it in another is ordered by
+    nothing but luck.
+
+    Attributes:
+        positions: per run: (rank, index) → place in that run's order.
+    """
+
+    positions: list[dict[tuple[int, int], int]] = field(default_factory=list)
+
+    @classmethod
+    def learn(cls, traces: Sequence[Trace]) -> Order:
+        """The order that all of these runs agree on; all must hold the same operations of each rank (`first_difference`)."""
+        return cls([{(op.rank, op.index): place for place, op in enumerate(trace.operations)} for trace in traces])
+
+    def enforced(self, first: tuple[int, int], second: tuple[int, int]) -> bool:
+        """Whether `first` (rank, index) came before `second` in every run."""
+        return all(places[first] < places[second] for places in self.positions)
+
+    def by_luck(self, one: tuple[int, int], other: tuple[int, int]) -> bool:
+        """Whether the two were seen in both orders."""
+        return not self.enforced(one, other) and not self.enforced(other, one)
+
+
+def first_difference(first: Trace, second: Trace) -> str:
+    """Where two runs of one job differ in what a rank did, in words; "" if they do not. Only names and sizes are compared.
+
+    A name that is drawn anew in each run (a temporary file) is taken for the same where it stands for the same file.
+    """
+    if first.ranks != second.ranks:
+        return f"ranks {first.ranks} wrote in one run, {second.ranks} in the other"
+    for rank in first.ranks:
+        ours, theirs = first.of_rank(rank), second.of_rank(rank)
+        names: dict[str, str] = {}
+        for a, b in zip(ours, theirs, strict=False):
+            same = (a.operation, a.size_bytes, a.error, len(a.names)) == (b.operation, b.size_bytes, b.error, len(b.names))
+            if not same or any(names.setdefault(x, y) != y for x, y in zip(a.names, b.names, strict=False)):
+                once, again = f"{a} ({a.size_bytes} bytes)", f"{b} ({b.size_bytes} bytes)"
+                return f"rank {rank}, operation {a.index + 1}: {once} in one run, {again} in the other"
+        if len(ours) != len(theirs):
+            return f"rank {rank} did {len(ours)} operations in one run, {len(theirs)} in the other"
+    return ""
+
+
+def stable_pattern(path: str, same_in_another_run: str) -> str:
+    """A pattern for a path that is valid in every run: what differs between two runs becomes `*`, in each of its names."""
+    ours, theirs = path.split("/"), same_in_another_run.split("/")
+    if len(ours) != len(theirs):
+        return path
+    return "/".join(_stable_name(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def _stable_name(ours: str, theirs: str) -> str:
+    if ours == theirs:
+        return ours
+    start = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    # Digits at the edge of what differs may be equal by accident.
+    while start and ours[start - 1].isalnum():
+        start -= 1
+    end = 0
+    while end < min(len(ours), len(theirs)) - start and ours[-1 - end] == theirs[-1 - end]:
+        end += 1
+    while end and ours[len(ours) - end].isalnum():
+        end -= 1
+    return f"{ours[:start]}*{ours[len(ours) - end :] if end else ''}"
