@@ -1,7 +1,7 @@
 """All crash states of one save: every point at which the job can die, and what is left of the directory there.
 
 Responsible for: listing the points (every consistent cut of the ranks' operations, and block boundaries within writes), the
-power-loss variants of each, recognising equal states by content, and the sentences (`harness.fault`) that bring each about in
+power-loss variants of each, recognising equal states by content, and the sentences (`harness.grammar`) that bring each about in
 a real run. Pure.
 
 Bounds, which `Enumeration` states: with one or two ranks all cuts are taken, with more (or over `MAX_CUTS`) those that were

@@ -99,11 +99,12 @@ def record(scenario: Scenario, bench: Workbench, folder: Path) -> Recordings:
         LaunchError, UsageError, CapabilityError: it could not be run.
     """
     _, golden = baseline.obtain(scenario, bench.baselines, bench.launcher(baseline.golden_scenario(scenario)))
-    first = _record_once(scenario, bench, folder / "recorded", Recording())
+    # Names of one length: DCP writes the directory's own path into a checkpoint, and sizes are compared.
+    first = _record_once(scenario, bench, folder / "recorded-00", Recording())
     writers = first.trace.ranks
     others = [
-        _record_once(scenario, bench, folder / f"recorded-rank-{rank}-last", Recording(rank if len(writers) > 1 else None))
-        for rank in (writers if len(writers) > 1 else writers[:1] or [0])
+        _record_once(scenario, bench, folder / f"recorded-{number:02d}", Recording(last))
+        for number, last in enumerate(writers if len(writers) > 1 else [None], 1)
     ]
     shutil.copytree(golden, first.directory.golden)
     return _compared(first, others)
@@ -143,7 +144,7 @@ def record_recovery(recorded: Recorded, state: CrashState, bench: Workbench, fol
     last_ranks: list[int | None] = [None]
     while len(runs) < len(last_ranks):
         number = len(runs)
-        directory = stage(recorded, state, folder / f"recovery-{number}", f"{recorded.scenario.name}-recovery-{number}")
+        directory = stage(recorded, state, folder / f"recovery-{number:02d}", f"{recorded.scenario.name}-recovery-{number:02d}")
         scenario = recorded.scenario.model_copy(
             update={"faults": (*recorded.scenario.faults, *state.faults), "max_attempts": recorded.attempt + 3}
         )

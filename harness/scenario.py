@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from harness import fault as faults_module
+from harness import grammar
 from harness.errors import UsageError
 from harness.fault import (
     DamageFault,
@@ -124,7 +124,7 @@ class Scenario(_Model):
         name: how reports call it.
         workload: what trains.
         world_sizes: number of ranks of attempt 0, 1, …; the last one repeats.
-        faults: sentences of the grammar in `harness.fault`, in canonical form.
+        faults: sentences of `harness.grammar`, in canonical form.
         expect: `resumes` (training is completed and nothing is lost) or `refuses` (the last attempt must end with a
             clear refusal, since nothing valid is left or the shapes cannot match).
         seed: of the training job.
@@ -161,7 +161,7 @@ class Scenario(_Model):
         texts = _texts(data.get("faults", ()))
         for text in texts or ():
             try:
-                parsed.append(faults_module.parse(text))
+                parsed.append(grammar.parse(text))
             except UsageError as error:
                 problems.extend(error.problems)
         model = None
@@ -178,7 +178,7 @@ class Scenario(_Model):
 
     def parsed_faults(self) -> tuple[Fault, ...]:
         """The faults as data."""
-        return faults_module.parse_all(self.faults)
+        return grammar.parse_all(self.faults)
 
     def world_size(self, attempt: int) -> int:
         """Number of ranks of that attempt."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness import checkpoint_files, crash
 from harness.crash_states import CrashState
-from harness.fault import parse
+from harness.grammar import parse
 from harness.plan import make_plan
 from harness.scenario import Scenario
 from harness.store import Record, RecordWriter, RunDirectory, read_records

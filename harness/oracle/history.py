@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from harness import fault as faults
+from harness import grammar
 from harness.errors import UsageError
 from harness.fault import DamageFault, Fault, NumericFault, PowerCutFault, SignalFault, matches_path
 from harness.scenario import MAX_RANKS
@@ -84,7 +84,7 @@ def top_level(path: str) -> str:
 def parse_quietly(sentence: object) -> Fault | None:
     """The fault of a logged sentence; None where it is none (the log of another version, or no text at all)."""
     try:
-        return faults.parse(sentence) if isinstance(sentence, str) else None
+        return grammar.parse(sentence) if isinstance(sentence, str) else None
     except UsageError:
         return None
 

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from harness.errors import UsageError
-from harness.fault import parse
+from harness.grammar import parse
 from harness.inject.damage import apply, marker_of
 
 DATA = bytes(range(100))

@@ -29,9 +29,8 @@ from harness.fault import (
     StepPoint,
     Who,
     matches_path,
-    parse,
-    parse_all,
 )
+from harness.grammar import parse, parse_all
 
 # --- every value that the grammar can say
 

@@ -18,16 +18,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 600
-WORDS = ("errors", "fault", "scenario", "plan", "store")
+WORDS = ("errors", "fault", "grammar", "scenario", "plan", "store")
 
 # From the ground up: a module imports from lower floors and from its own. A new module needs a place here.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("reference",),
     *((word,) for word in WORDS),
     ("checkpoint_files",),
-    ("probe", "inject", "launch", "trace", "crash"),
+    ("trace",),
+    ("probe", "inject", "launch", "crash"),
+    ("crash_states",),
     ("supervisor",),
     ("baseline", "oracle", "judge", "diagnose"),
+    ("staging", "causes"),
     ("case", "session", "explore", "chaos", "symptoms", "bench", "interval", "doctor"),
     ("report",),
     ("cli", "pytest_plugin", "__main__", "harness"),

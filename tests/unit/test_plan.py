@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness import plan as plan_module
 from harness.errors import UsageError
-from harness.fault import parse
+from harness.grammar import parse
 from harness.plan import SCHEMA, AttemptPlan, Plan, make_plan, narrate, read_plan, versions, write_plan
 from harness.scenario import Scenario, job
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import harness
 from harness.errors import UsageError
-from harness.fault import parse
+from harness.grammar import parse
 from harness.scenario import FORMATS, MAX_RANKS, Command, Reference, Scenario, job
 
 
