@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -72,6 +72,100 @@ def replay(file: Path, out: Path, json_file: Path | None) -> int:
         document = result(["harness", *sys.argv[1:]], plan.scenario, read_baseline(directory.golden), [verdict])
         _write(json_file, to_text(document))
     return _exit_code(verdict)
+
+
+@cli.command(name="check", context_settings={"ignore_unknown_options": False})
+@click.option("--reference", "format", default=None, metavar="FORMAT", help="Check the reference trainer, saving in this format.")
+@click.option("--world-size", default="2", show_default=True, help="Number of ranks.")
+@click.option("--steps", default=None, help="Batches of the whole job. [default: 3 for --reference]")
+@click.option("--save", default="2", show_default=True, help="Which save of the job is attacked: a number from 1, or all.")
+@click.option("--crash-points", default="all", show_default=True, help="all, or a number: a sample of that many crash states.")
+@click.option(
+    "--power-cut",
+    type=click.Choice(["model", "none"]),
+    default="model",
+    show_default=True,
+    help="Also cut the power, in the model.",
+)
+@click.option("--recovery/--no-recovery", default=True, show_default=True, help="Also crash the restart after a crash.")
+@click.option(
+    "--interleavings/--no-interleavings", default=True, show_default=True, help="Also hold one rank against the others."
+)
+@click.option("--defect", multiple=True, metavar="NAME", help="Plant a defect in the reference trainer, to see it found.")
+@click.option("--seed", default="0", show_default=True, help="Of the training job.")
+@click.option("--jobs", default=None, help="Resumes at a time. [default: one more than the processors]")
+@click.option("--budget", default=None, help="Stop after so long: 90s, 10m, 2h.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where run directories go.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the result as JSON.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def check_command(json_file: Path | None, out: Path, **options: Any) -> int:
+    """Records a job once, then gives every state that a crash of its saves can leave to a real resume, and judges it.
+
+    The job is the reference trainer, or a COMMAND that writes the event log (docs/event-log.md); {ckpt} in it is the checkpoint
+    directory. Exit code: 0 nothing found, 1 something, 3 where not all could be judged.
+
+    Example: harness check --crash-points all --reference sharded
+    """
+    from harness.case import Workbench
+    from harness.check import check
+    from harness.check_request import parse_request
+    from harness.report.exploration import check_json, check_text
+    from harness.report.progress import Ticker
+    from harness.report.result import to_text
+    from harness.session import Session
+
+    request = parse_request(options, _no_place_for(json_file))
+    _writable(out)
+    session = Session.new()
+    try:
+        bench = Workbench(out.resolve(), out.resolve() / "baselines", session.warm())
+        with Ticker() as ticker:
+            found = check(request, bench, _free(out.resolve(), request.scenario.name), ticker.part, ticker.tick)
+    finally:
+        session.close()
+    click.echo(check_text(found))
+    if json_file:
+        _write(json_file, to_text(check_json(["harness", *sys.argv[1:]], found)))
+    return _EXITS[found.outcome]
+
+
+@cli.command(name="trace")
+@click.option("--reference", "format", default=None, metavar="FORMAT", help="Trace the reference trainer, saving in this format.")
+@click.option("--world-size", default="2", show_default=True, help="Number of ranks.")
+@click.option("--steps", default=None, help="Batches of the whole job. [default: 3 for --reference]")
+@click.option("--once", is_flag=True, help="Run the job once only: nothing is learnt of which order is enforced.")
+@click.option("--defect", multiple=True, metavar="NAME", help="Plant a defect in the reference trainer.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where run directories go.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the trace as JSON.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def trace_command(json_file: Path | None, out: Path, once: bool, **options: Any) -> int:
+    """Runs a job and prints what it wrote: every operation of all ranks in order, save by save, and its crash points.
+
+    It says what was not durable when each save returned, and which ranks' operations are ordered by nothing but luck (for that
+    the job is run once more per writing rank, with that rank always last). Any COMMAND can be traced; {ckpt} in it is the
+    checkpoint directory.
+
+    Example: harness trace -- torchrun --nproc-per-node 2 train.py --out {ckpt}
+    """
+    from harness.case import Workbench
+    from harness.check_request import parse_trace_request
+    from harness.report.result import to_text
+    from harness.report.tracing import trace_json, trace_text
+    from harness.session import Session
+    from harness.tracing import trace_job
+
+    scenario = parse_trace_request(options, _no_place_for(json_file))
+    _writable(out)
+    session = Session.new()
+    try:
+        bench = Workbench(out.resolve(), out.resolve() / "baselines", session.warm())
+        found = trace_job(scenario, bench, _free(out.resolve(), scenario.name), once=once)
+    finally:
+        session.close()
+    click.echo(trace_text(found))
+    if json_file:
+        _write(json_file, to_text(trace_json(found)))
+    return EXIT_INCONCLUSIVE if found.inconclusive else EXIT_PASS
 
 
 @cli.command()
@@ -178,6 +272,15 @@ def interval(
 
 def _exit_code(verdict: Verdict) -> int:
     return _EXITS[verdict.outcome]
+
+
+def _free(out: Path, name: str) -> Path:
+    """A folder that does not exist yet: the name, numbered where it is taken."""
+    number, path = 1, out / name
+    while path.exists():
+        number += 1
+        path = out / f"{name}.{number}"
+    return path
 
 
 def _writable(folder: Path) -> None:

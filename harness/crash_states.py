@@ -280,7 +280,7 @@ class Points:
         op = torn or self._next_in_order(cut) or self._after_window()
         if op is None:
             return self._at_the_end(survivors)
-        point = self._point(op)
+        point = self.point(op)
         if torn is not None:
             point = OperationPoint(point.operation, point.pattern, "during", Position(byte=landed), point.occurrence)
         alone = len(self.ranks) == 1
@@ -290,9 +290,9 @@ class Points:
             else [
                 HoldFault(
                     Who((other.rank,)),
-                    self._point(other),
+                    self.point(other),
                     op.rank,
-                    OperationPoint(op.operation, self._pattern(op), "after", None, self._point(op).occurrence),
+                    OperationPoint(op.operation, self._pattern(op), "after", None, self.point(op).occurrence),
                     self.attempt,
                 )
                 for place in range(len(self.ranks))
@@ -313,7 +313,7 @@ class Points:
 
     def _at_the_end(self, survivors: Survivors | None) -> tuple[str, ...]:
         last = self.operations[-1]
-        point = self._point(last)
+        point = self.point(last)
         after = OperationPoint(point.operation, point.pattern, "after", None, point.occurrence)
         return (self._killing(after, last.rank, survivors, patient=len(self.ranks) > 1),)
 
@@ -321,7 +321,8 @@ class Points:
         twin = self._twins.get((op.rank, op.index))
         return stable_pattern(op.path, twin.path if twin else op.path)
 
-    def _point(self, op: Operation) -> OperationPoint:
+    def point(self, op: Operation) -> OperationPoint:
+        """Right before an operation, in words that are valid in every run."""
         pattern = self._pattern(op)
         return OperationPoint(op.operation, pattern, "before", None, self.trace.occurrence(op, pattern))
 

@@ -18,14 +18,14 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from harness import baseline
-from harness.case import Workbench, judge_stored
+from harness.case import Workbench, check_environment, judge_stored
 from harness.causes import Cause, Judged, find_causes
 from harness.crash_states import CrashState, Enumeration, Points
-from harness.errors import LaunchError
+from harness.errors import LaunchError, UsageError
 from harness.inject import kernel
 from harness.oracle.verdict import Verdict
 from harness.plan import make_plan
-from harness.scenario import Scenario
+from harness.scenario import Command, Scenario
 from harness.staging import Recorded, reuse, stage
 from harness.store import RunDirectory, read_records
 from harness.supervisor import Recording, run_attempts
@@ -41,16 +41,18 @@ class Recordings:
         traces: of all runs, the undisturbed one first.
         unstable: where they differ in what a rank did, in words; "" if they do not.
         unseen: what was written past the trace, in words.
+        outside: files elsewhere that the job opened to write.
     """
 
     recorded: Recorded
     traces: tuple[Trace, ...]
     unstable: str
     unseen: tuple[str, ...]
+    outside: tuple[str, ...] = ()
 
     def points(self, window: SaveWindow) -> Points:
         """The crash points of one save."""
-        return Points(self.recorded.trace, self.traces[1], self.traces, window, self.recorded.attempt)
+        return Points(self.recorded.trace, self.traces[-1], self.traces, window, self.recorded.attempt)
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ class Exploration:
         num_resumes: real resumes: one per distinct directory.
         causes: of the failures.
         inconclusive: why nothing can be said, "" where it can.
-        recording_s, exploring_s: seconds that recording, and all resumes and judgements, took.
-        left_out: states that the budget did not reach.
+        exploring_s: seconds that all resumes and judgements took.
+        left_out: distinct states that the budget did not reach.
+        not_asked: distinct states that a sample leaves out.
     """
 
     scenario: Scenario
@@ -76,9 +79,9 @@ class Exploration:
     num_resumes: int
     causes: tuple[Cause, ...]
     inconclusive: str = ""
-    recording_s: float = 0.0
     exploring_s: float = 0.0
     left_out: int = 0
+    not_asked: int = 0
 
     @property
     def outcome(self) -> str:
@@ -93,20 +96,37 @@ Progress = Callable[[int, int, int], None]  # done, failing so far, all
 
 
 def record(scenario: Scenario, bench: Workbench, folder: Path) -> Recordings:
-    """Runs a job undisturbed, and again with each writing rank made to come last, and records all of it.
+    """Runs a job undisturbed (the golden run, if there is none yet), then as `record_runs` does.
 
     Raises:
         LaunchError, UsageError, CapabilityError: it could not be run.
     """
+    check_environment(scenario)
     _, golden = baseline.obtain(scenario, bench.baselines, bench.launcher(baseline.golden_scenario(scenario)))
+    recordings = record_runs(scenario, bench, folder)
+    shutil.copytree(golden, recordings.recorded.directory.golden)
+    return recordings
+
+
+def record_runs(scenario: Scenario, bench: Workbench, folder: Path, *, once: bool = False) -> Recordings:
+    """Runs a job undisturbed, and again with each writing rank made to come last, and records all of it.
+
+    Args:
+        scenario: the job.
+        bench: where it runs.
+        folder: where the recordings go.
+        once: only the undisturbed run.
+
+    Raises:
+        LaunchError, UsageError, CapabilityError: it could not be run.
+    """
     # Names of one length: DCP writes the directory's own path into a checkpoint, and sizes are compared.
     first = _record_once(scenario, bench, folder / "recorded-00", Recording())
     writers = first.trace.ranks
+    again = [] if once else [None] if len(writers) < 2 else writers
     others = [
-        _record_once(scenario, bench, folder / f"recorded-{number:02d}", Recording(last))
-        for number, last in enumerate(writers if len(writers) > 1 else [None], 1)
+        _record_once(scenario, bench, folder / f"recorded-{number:02d}", Recording(last)) for number, last in enumerate(again, 1)
     ]
-    shutil.copytree(golden, first.directory.golden)
     return _compared(first, others)
 
 
@@ -115,7 +135,8 @@ def _compared(first: Recorded, others: Sequence[Recorded]) -> Recordings:
     unstable = next((text for trace in traces[1:] if (text := first_difference(first.trace, trace))), "")
     records = [record for one in (first, *others) for record in read_records(one.folder / "attempt.jsonl")[0]]
     unseen = tuple(dict.fromkeys(str(record["what"]) for record in records if record["event"] == "escaped"))
-    return Recordings(first, traces, unstable, unseen)
+    outside = tuple(dict.fromkeys(path for record in records if record["event"] == "outside" for path in record["paths"]))
+    return Recordings(first, traces, unstable, unseen, outside)
 
 
 def _record_once(scenario: Scenario, bench: Workbench, path: Path, recording: Recording) -> Recorded:
@@ -130,8 +151,17 @@ def _read_recorded(scenario: Scenario, directory: RunDirectory, attempt: int) ->
     records, _ = read_records(folder / "operations.jsonl")
     ended = [record for record in read_records(folder / "attempt.jsonl")[0] if record["event"] == "ended"]
     if not ended or ended[-1].get("outcome") != "done":
-        raise LaunchError(f"the job did not come to its end while it was recorded; see {folder}")
+        raise _failed(scenario, folder)
     return Recorded(scenario, directory, attempt, read_trace(folder, records))
+
+
+def _failed(scenario: Scenario, folder: Path) -> UsageError | LaunchError:
+    said = [
+        line for file in sorted(folder.glob("*.stderr")) for line in file.read_text(errors="replace").strip().splitlines()[-6:]
+    ]
+    last = "\n  ".join(said) or "(nothing)"
+    text = f"the job did not come to its end although nothing was done to it; see {folder}; its last words:\n  {last}"
+    return UsageError([text]) if isinstance(scenario.workload, Command) else LaunchError(text)
 
 
 def record_recovery(recorded: Recorded, state: CrashState, bench: Workbench, folder: Path) -> Recordings:
@@ -167,6 +197,7 @@ def explore(
     power: bool = True,
     jobs: int = 1,
     budget_s: float | None = None,
+    limit: int | None = None,
     progress: Progress = lambda *_: None,
 ) -> Exploration:
     """Explores one save.
@@ -180,6 +211,7 @@ def explore(
         power: those after a power cut.
         jobs: resumes at a time.
         budget_s: stop starting resumes after so many seconds.
+        limit: at most so many resumes, spread evenly over the save; None for all.
         progress: is told how many states are judged, how many of them fail, and how many there are.
     """
     began = time.monotonic()
@@ -187,17 +219,19 @@ def explore(
     if why := _why_not(recordings):
         return Exploration(scenario, window, Enumeration((), 0, 0, 0), (), 0, (), why)
     enumeration = recordings.points(window).enumerate(kill=kill, power=power)
-    groups = _groups(enumeration.states)
+    everything = _groups(enumeration.states)
+    groups = everything if limit is None else _spread(everything, limit)
     folder.mkdir(parents=True, exist_ok=True)
     task = _Task(recordings.recorded, bench, folder, None if budget_s is None else began + budget_s)
     judged: list[Judged] = []
     num_resumes = failing = 0
+    total = sum(map(len, groups))
     for group, results in _run_all(task, groups, jobs):
         num_resumes += bool(results)
         for members, (verdict, path) in zip(group, results, strict=False):
             judged.append(Judged(members[0], len(members), verdict, path, members))
             failing += verdict.outcome != "PASS"
-        progress(len(judged), failing, sum(map(len, groups)))
+        progress(len(judged), failing, total)
     causes = find_causes(judged, recordings.recorded.trace)
     _tidy(judged, causes)
     left_out = sum(map(len, groups)) - len(judged)
@@ -213,8 +247,18 @@ def _why_not(recordings: Recordings) -> str:
     if recordings.unstable:
         return f"the job does not write the same in every run: {recordings.unstable}"
     if not recordings.recorded.trace.operations:
-        return f"the job wrote nothing below its checkpoint directory {recordings.recorded.directory.checkpoints}"
+        return no_checkpoint(recordings.recorded.directory.checkpoints, recordings.outside)
     return ""
+
+
+def no_checkpoint(directory: Path, outside: Sequence[str]) -> str:
+    """That a job wrote no checkpoint, what it wrote instead, and what to do, in words."""
+    if not outside:
+        return f"the job wrote no file at all, so no checkpoint below {directory} either; expected it to save there ({{ckpt}})"
+    elsewhere = ", ".join(outside[:3])
+    return (
+        f"the job wrote nothing below its checkpoint directory {directory}; it wrote elsewhere: {elsewhere}. Pass {{ckpt}} to it"
+    )
 
 
 Group = list[list[CrashState]]  # of one directory: per kind of promises, the states that are equal
@@ -225,6 +269,14 @@ def _groups(states: Sequence[CrashState]) -> list[Group]:
     for state in states:
         by_digest.setdefault(state.digest, {}).setdefault(state.owed, []).append(state)
     return [list(found.values()) for found in by_digest.values()]
+
+
+def _spread(groups: Sequence[Group], limit: int) -> list[Group]:
+    """So many of them, evenly, the first and the last among them."""
+    if limit >= len(groups):
+        return list(groups)
+    places = {round(number * (len(groups) - 1) / max(1, limit - 1)) for number in range(limit)}
+    return [groups[place] for place in sorted(places)]
 
 
 @dataclass(frozen=True)

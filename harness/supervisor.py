@@ -155,6 +155,10 @@ class AttemptRunner:
             self._log.write("escaped", what=text)
         if damage.marker_of(self._root).exists():
             self._log.write("executed", path=damage.marker_of(self._root).name)
+        if self._recording is not None:
+            # What a process writes into its own working directory (the attempt's folder) and devices is not worth a word.
+            own = (str(self._folder.resolve()), "/dev/", "/proc/", "/sys/")
+            self._log.write("outside", paths=[path for path in self._gate.outside if not path.startswith(own)][:20])
         self._lose_power()
         self._log.write("files", moment="end", files=checkpoint_files.snapshot(self._root))
         ends = [process.end for process in self._processes.values() if process.end]

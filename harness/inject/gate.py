@@ -22,6 +22,7 @@ from harness.inject.kernel import Notification
 from harness.inject.operation import Operation
 from harness.inject.syscalls import CALLS, this_architecture
 
+_MOST_OUTSIDE = 200
 OUTSIDE = ("socket:", "pipe:", "anon_inode:", "/dev/", "/proc/", "/memfd:")
 
 
@@ -41,12 +42,17 @@ class Gate:
         decide: called for each operation on the watched directory or on an event log; must answer it, or leave it
             unanswered if it has killed or stopped the process.
         unnamed_rank: the rank of a process that was started without a RANK: 0 for a job of one process.
+
+    Attributes:
+        escapes: what passed unseen, in words.
+        outside: files elsewhere that were opened to be written, the first ones.
     """
 
     def __init__(self, root: str, logs: dict[str, int], decide: Callable[[Operation], None], unnamed_rank: int = -1) -> None:
         self.root, self.logs, self.decide, self.unnamed_rank = root, logs, decide, unnamed_rank
         self.num_notifications = 0
         self.escapes: list[str] = []
+        self.outside: list[str] = []
         self._listeners: dict[int, _Listener] = {}
         self._calls = {n: call for call in CALLS if (n := this_architecture().numbers.get(call.name)) is not None}
         self._directories: dict[str, str] = {}
@@ -107,6 +113,8 @@ class Gate:
         resolved = tuple(paths) if call.fd is not None else tuple(map(self._resolve, paths))
         names = tuple((path[len(self.root) + 1 :] or ".") if self._inside(path) else None for path in resolved)
         if not any(name is not None for name in names) and resolved[0] not in self.logs:
+            if call.operation == "open" and len(self.outside) < _MOST_OUTSIDE and resolved[0] not in self.outside:
+                self.outside.append(resolved[0])
             return None
         pid = process.process_of(thread)
         size_bytes = process.data_size(thread, call, notification.arguments)

@@ -1,0 +1,109 @@
+"""From the words of `harness check` and `harness trace` to what is asked for, with every problem found.
+
+Responsible for: the job that is checked by default, and what can be wrong with an option. Pure.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.check import Request
+from harness.errors import UsageError
+from harness.scenario import FORMATS, Command, Reference, Scenario
+
+# The smallest job that shows everything: three saves (one stands before the attacked one, one comes after it), in the second of
+# two epochs, with a rotation after each; a small model, whose files are still several writes.
+REFERENCE = {"steps": 3, "save_every": 1, "keep_last": 1, "batches_per_epoch": 2, "width": 16}
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> Request:
+    """What `harness check` is asked for.
+
+    Args:
+        options: as the command line names them, as texts.
+        problems: what is wrong already.
+
+    Raises:
+        UsageError: with every problem found.
+    """
+    found = list(problems)
+    scenario = _scenario("check", options, found)
+    save = 0 if options["save"] == "all" else _whole(options["save"], "--save", "a number from 1, or all", found)
+    limit = options["crash_points"]
+    request = Request(
+        scenario=scenario,
+        save=save,
+        limit=None if limit == "all" else _whole(limit, "--crash-points", "all, or a number from 1", found),
+        power=options["power_cut"] != "none",
+        recovery=options["recovery"],
+        interleave=options["interleavings"],
+        jobs=_default_jobs() if options["jobs"] is None else _whole(options["jobs"], "--jobs", "a number from 1", found),
+        budget_s=None if options["budget"] is None else _duration(options["budget"], found),
+    )
+    if found:
+        raise UsageError(found)
+    return request
+
+
+def parse_trace_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> Scenario:
+    """The job that `harness trace` is asked for. Raises: UsageError with every problem found."""
+    found = list(problems)
+    scenario = _scenario("trace", {**options, "seed": "0"}, found)
+    if found:
+        raise UsageError(found)
+    return scenario
+
+
+def _default_jobs() -> int:
+    # A resume waits now and then, so one more than there are processors keeps them busy.
+    return len(os.sched_getaffinity(0)) + 1
+
+
+def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Scenario:
+    ranks = _whole(options["world_size"], "--world-size", "a number of ranks from 1", problems)
+    steps = None if options["steps"] is None else _whole(options["steps"], "--steps", "a number of batches from 1", problems)
+    seed = _whole(options["seed"], "--seed", "a whole number", problems, least=0)
+    workload: dict[str, Any] | Command
+    command, format_name = tuple(options["command"]), options["format"]
+    if bool(command) == (format_name is not None):
+        found = "both" if command else "neither"
+        problems.append(f"found {found} of --reference FORMAT and a command; expected one: --reference sharded, or -- COMMAND …")
+        workload = {"kind": "reference"}
+    elif command:
+        workload = {"kind": "command", "command": command} | ({"steps": steps} if steps else {})
+        if options["defect"]:
+            problems.append("--defect plants a defect in the reference trainer; expected --reference FORMAT with it")
+    else:
+        if format_name not in FORMATS:
+            problems.append(f"--reference {format_name}: unknown format; expected one of {', '.join(FORMATS)}")
+        workload = {"kind": "reference", "format": format_name, "defects": options["defect"], **REFERENCE}
+        workload |= {"steps": steps} if steps else {}
+    name = f"{verb}-{format_name or _short(command)}"
+    if problems:  # what follows would only say the same again
+        return Scenario.model_construct(name=name, workload=Reference())
+    launch = "cold" if command else "warm"
+    return Scenario.build({"name": name, "workload": workload, "world_sizes": (ranks,), "seed": seed, "launch": launch})
+
+
+def _short(command: Sequence[str]) -> str:
+    words = [word.rpartition("/")[2] for word in command if word.endswith((".py", ".sh"))] or list(command[:1])
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", words[0].rpartition("/")[2] if words else "command")[:60]
+
+
+def _whole(text: str, name: str, expected: str, problems: list[str], least: int = 1) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
+        problems.append(f"{name} {text}: expected {expected}")
+        return least
+    return int(text)
+
+
+def _duration(text: str, problems: list[str]) -> float:
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([smh]?)", text)
+    if match is None or float(match[1]) == 0:
+        problems.append(f"--budget {text}: expected a time such as 90s, 10m or 2h")
+        return 1.0
+    return float(match[1]) * _UNITS[match[2]]
