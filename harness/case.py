@@ -77,6 +77,9 @@ def check_environment(scenario: Scenario) -> None:
         programs = sorted({words[0] for words in commands} - {"{python}"})
         missing = [program for program in programs if shutil.which(program) is None]
         problems += [f"command {name!r} does not exist or cannot be executed; expected a program or its path" for name in missing]
+        folder = scenario.workload.directory
+        if folder is not None and not Path(folder).is_dir():
+            problems.append(f"the command's directory {folder} does not exist; expected the directory that it is to run in")
     elif importlib.util.find_spec("torch") is None:
         problems.append(f"torch is not installed for {sys.executable}, which trains; expected torch 2.6 or newer")
     if problems:

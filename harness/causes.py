@@ -149,7 +149,7 @@ def lost_text(change: Change) -> str:
         return general(f"the content of {path}{who} (no fsync of the file)")
     target = operation.to or path if operation is not None else ""
     directory = target.rpartition("/")[0] or "the checkpoint directory"
-    verb = "" if operation is None else operation.operation
+    verb = "" if operation is None else "creation" if operation.operation in ("open", "mkdir") else operation.operation
     return general(f"the {verb} of {target}{who} (no fsync of {directory})")
 
 

@@ -74,7 +74,8 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
         problems.append(f"found {found} of --reference FORMAT and a command; expected one: --reference sharded, or -- COMMAND …")
         workload = {"kind": "reference"}
     elif command:
-        workload = {"kind": "command", "command": command} | ({"steps": steps} if steps else {})
+        # As for any program that is given to another one to run: where the user stands.
+        workload = {"kind": "command", "command": command, "directory": os.getcwd()} | ({"steps": steps} if steps else {})  # noqa: PTH109
         if options["defect"]:
             problems.append("--defect plants a defect in the reference trainer; expected --reference FORMAT with it")
     else:

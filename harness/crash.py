@@ -26,6 +26,7 @@ from harness.fault import Survivors, matches_path
 from harness.trace import Operation, Stretch, Trace
 
 BLOCK_BYTES = 4096
+_MOST_LINKS = 40
 ROOT = 0
 
 
@@ -124,7 +125,7 @@ class Model:
         it is possible now, and the other way round.
         """
         for operation in operations:
-            if not operation.error or (operation.error in ("EEXIST", "ENOENT") and operation.operation in _RETRIED):
+            if not operation.error or operation.error == _RETRIED.get(operation.operation):
                 _ACTIONS.get(operation.operation, Model._ignore)(self, operation)
 
     def write_part(self, operation: Operation, size_bytes: int) -> None:
@@ -136,10 +137,11 @@ class Model:
         """Reads and the like change nothing."""
 
     def _open(self, operation: Operation) -> None:
-        node = self._find(operation.path)
-        if operation.created or node is None:
+        path = self._followed(operation.path)
+        node = self._find(path)
+        if operation.created or node is None:  # one that is made through a dangling link was there by its name
             node = self._new("file", operation.mode)
-            self._name(operation, operation.path, node)
+            self._name(operation, path, node)
         elif operation.emptied:
             self._resize(operation, node, 0)
         self._by_inode[operation.inode] = node
@@ -157,7 +159,7 @@ class Model:
             self.durable.add(change.number)
 
     def _truncated(self, operation: Operation) -> None:
-        node = self._node_of(operation) if operation.call != "truncate" else self._find(operation.path)
+        node = self._node_of(operation) if operation.call != "truncate" else self._find(self._followed(operation.path))
         if node is not None:
             self._resize(operation, node, operation.offset)
 
@@ -169,8 +171,8 @@ class Model:
             self.durable |= {c.number for c in self.changes if (c.node == node if c.sort == "data" else node in c.holders)}
 
     def _made(self, operation: Operation) -> None:
-        holder, name = self._holder(operation.path)
-        if holder is None or name in self._nodes[holder].entries:
+        holder, _ = self._holder(operation.path)
+        if holder is None or self._find(operation.path) is not None:
             return
         kind = "dir" if operation.operation == "mkdir" else "link"
         node = self._new(kind, operation.mode or 0o755, operation.target)
@@ -179,7 +181,7 @@ class Model:
 
     def _linked(self, operation: Operation) -> None:
         node = self._find(operation.path)
-        if node is not None and operation.to is not None:
+        if node is not None and operation.to is not None and self._find(operation.to) is None:
             self._name(operation, operation.to, node)
 
     def _removed(self, operation: Operation) -> None:
@@ -193,9 +195,9 @@ class Model:
         source, old_name = self._holder(operation.path)
         target, new_name = self._holder(operation.to)
         node = None if source is None else self._nodes[source].entries.get(old_name)
-        if target is None and node is not None and source is not None:  # moved out of the directory
+        if operation.to.startswith("/") and node is not None and source is not None:  # moved out of the directory
             self._change_names(operation, node, ((source, old_name, None),), (source,))
-        elif source is None and target is not None:  # moved in; what it holds is looked at when the trace ends
+        elif operation.path.startswith("/") and target is not None:  # moved in; `Recorder` has said so
             node = self._new("file", operation.mode)
             self._by_inode[operation.inode] = node
             self._change_names(operation, node, ((target, new_name, node),), (target,))
@@ -204,11 +206,11 @@ class Model:
         elif operation.exchanged:
             other = self._nodes[target].entries.get(new_name)
             self._change_names(operation, node, ((source, old_name, other), (target, new_name, node)), (target,))
-        elif (source, old_name) != (target, new_name):
+        elif self._nodes[target].entries.get(new_name) != node:  # two names of one file: rename(2) does nothing
             self._change_names(operation, node, ((source, old_name, None), (target, new_name, node)), (target,))
 
     def _mode_changed(self, operation: Operation) -> None:
-        node = self._node_of(operation) if operation.call == "fchmod" else self._find(operation.path)
+        node = self._node_of(operation) if operation.call == "fchmod" else self._find(self._followed(operation.path))
         if node is not None:
             self._nodes[node].mode = operation.mode
 
@@ -386,15 +388,31 @@ class Model:
         if path.startswith("/"):
             return None, path
         directory, _, name = path.removeprefix("./").rpartition("/")
-        return self._find(directory or "."), name
+        node = self._find(self._followed(directory or "."))
+        return (node if node is not None and self._nodes[node].kind == "dir" else None), name
+
+    def _followed(self, path: str) -> str:
+        """A path with the symbolic link that it may name followed, and those behind it; links that lead outside stay."""
+        for _ in range(_MOST_LINKS):
+            node = self._find(path)
+            if node is None or self._nodes[node].kind != "link":
+                break
+            path = os.path.normpath(f"{path.rpartition('/')[0] or '.'}/{self._nodes[node].target}")
+        return path
 
     def _find(self, path: str) -> int | None:
-        if path.startswith("/"):
+        """What a path names, its last name not followed; None where there is nothing, or where it leads outside."""
+        if path.startswith(("/", "..")):
             return None
         node = ROOT
-        for name in path.split("/"):
-            if name in ("", "."):
-                continue
+        names = [name for name in path.split("/") if name not in ("", ".")]
+        for place, name in enumerate(names):
+            if self._nodes[node].kind == "link":
+                behind = self._followed("/".join(names[:place]))
+                found = self._find(behind)
+                if found is None:
+                    return None
+                node = found
             if self._nodes[node].kind != "dir" or name not in self._nodes[node].entries:
                 return None
             node = self._nodes[node].entries[name]
@@ -407,7 +425,8 @@ class Model:
                 yield from self._walk(number, f"{prefix}{name}/")
 
 
-_RETRIED = ("mkdir", "unlink", "rmdir", "rename", "link", "symlink")
+# Family → the error that says no more than that another rank was first.
+_RETRIED = {"mkdir": "EEXIST", "link": "EEXIST", "symlink": "EEXIST", "unlink": "ENOENT", "rmdir": "ENOENT", "rename": "ENOENT"}
 _ACTIONS = {
     "open": Model._open,
     "write": Model._written,

@@ -99,12 +99,13 @@ class Command(_Model):
     """Any command that trains and writes the event log (docs/event-log.md).
 
     `{ckpt}`, `{world_size}`, `{init_method}` and `{python}` in a word are filled in at launch. The command is started
-    once per attempt and makes its own ranks (as `torchrun` does).
+    once per attempt and makes its own ranks (as `torchrun` does), in `directory` (absolute), or else in the attempt's own.
     """
 
     kind: Literal["command"] = "command"
     command: tuple[Text, ...] = Field(min_length=1)
     resume_command: tuple[Text, ...] | None = Field(None, min_length=1)
+    directory: Text | None = Field(None, pattern="^/")
     steps: int | None = Field(None, ge=1)
     save_every: int | None = Field(None, ge=1)
 

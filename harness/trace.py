@@ -257,36 +257,61 @@ def _saves_by_marks(events: Sequence[Event]) -> list[SaveWindow]:
             elif event.moment == "end" and event.rank == 0:
                 ends[name] = index
     order = sorted(begins.items(), key=lambda item: item[1])
-    stops = [start for _, start in order[1:]] + [len(events)]
-    return [
-        SaveWindow(name.rpartition(" ")[0], start, stop, ends.get(name)) for (name, start), stop in zip(order, stops, strict=True)
-    ]
+    starts = [(name.rpartition(" ")[0], start, ends.get(name)) for name, start in order]
+    return _windows(starts, len(events))
+
+
+def _windows(starts: Sequence[tuple[str, int, int | None]], end: int) -> list[SaveWindow]:
+    stops = [*(start for _, start, _ in starts[1:]), end]
+    return [SaveWindow(name, start, stop, returned) for (name, start, returned), stop in zip(starts, stops, strict=False)]
 
 
 def save_of_path(path: str) -> str:
     """The checkpoint that a path belongs to by its name: the top-level name without what marks it as temporary."""
     top = path.removeprefix("./").split("/", 1)[0]
-    return re.sub(r"(^[._]+(tmp|temp)?[._-]*)|([._-]*(tmp|temp|partial|part|incomplete|new)[._-]*.*$)", "", top) or top
+    return re.sub(r"(^[._-]*((tmp|temp)[._-]+)?)|([._-]+(tmp|temp|partial|part|incomplete)\b.*$)", "", top) or top
+
+
+def _number_in(name: str) -> str:
+    digits = re.findall(r"\d+", name)
+    return str(int(digits[-1])) if digits else ""
+
+
+def _final_path(events: Sequence[Event], index: int, path: str) -> str:
+    """The path that a file has in the end, after all renames that follow."""
+    for event in events[index + 1 :]:
+        if isinstance(event, Operation) and event.operation == "rename" and event.to and not event.error:
+            if path == event.path or path.startswith(event.path + "/"):
+                path = event.to + path.removeprefix(event.path)
+        elif isinstance(event, Operation) and event.path == path and event.created:
+            break
+    return path
 
 
 def _saves_by_names(events: Sequence[Event]) -> list[SaveWindow]:
-    """A save begins where another checkpoint's name is written, or a name that was complete is written once more."""
-    starts: list[tuple[str, int]] = []
-    closed: set[str] = set()
+    """A save begins where another number is written, or where a file is made that this save has made already.
+
+    Files are known by the names that they get in the end: a temporary name may be any.
+    """
+    starts: list[tuple[str, int, int | None]] = []
+    made: set[str] = set()
+    number = ""
     for index, event in enumerate(events):
-        if not isinstance(event, Operation) or event.error:
+        if not isinstance(event, Operation) or event.error or event.path == ".":
             continue
-        name = save_of_path(event.path)
-        if event.operation in ("rename", "fsync") and starts and starts[-1][0] == name:
-            closed.add(name)
-        makes = event.operation == "mkdir" or (event.operation == "open" and (event.created or event.emptied))
-        if makes and (not starts or starts[-1][0] != name or (name in closed and event.path.removeprefix("./") != name + "/")):
-            if starts and starts[-1][0] == name and "/" in event.path:
-                continue  # one more file of the same directory
-            starts.append((name, index))
-            closed.discard(name)
-    stops = [start for _, start in starts[1:]] + [len(events)]
-    return [SaveWindow(name, start, stop, None) for (name, start), stop in zip(starts, stops, strict=True)]
+        if event.operation == "rename" and event.path.startswith("/"):
+            path = event.to or ""
+        elif event.operation == "mkdir" or (event.operation == "open" and (event.created or event.emptied)):
+            path = _final_path(events, index, event.path)
+        else:
+            continue
+        name = save_of_path(path)
+        if not starts or path in made or (number and _number_in(name) not in ("", number)):
+            starts.append((name, index, None))
+            made, number = set(), ""
+        made.add(path)
+        number = number or _number_in(name)
+    return _windows(starts, len(events))
 
 
 @dataclass

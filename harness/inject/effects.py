@@ -26,8 +26,11 @@ class Witness:
     def file(self, fd: int) -> None:
         """The open file that a call works on."""
 
-    def at(self, offset: int) -> None:
-        """Where a write begins, in bytes, or the length of a truncation."""
+    def writes_at(self, offset: int) -> None:
+        """Where a write begins, in bytes; a file that is open for appending is written at its end instead."""
+
+    def resized(self, size_bytes: int) -> None:
+        """The new length of a file."""
 
     def data(self, piece: bytes) -> None:
         """Bytes that have landed."""
@@ -90,7 +93,7 @@ def _write(operation: Operation, limit_bytes: int, witness: Witness) -> int:
         offset = None if call.offset is None else arguments[call.offset]
         if call.name == "copy_file_range" and arguments[3]:
             offset = kernel.read_number(operation.pid, arguments[3])
-        witness.at(os.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset)
+        witness.writes_at(os.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset)
         for piece in _pieces(operation, limit_bytes):
             done = _write_piece(fd, piece, None if offset is None else offset + written, first=not written)
             witness.data(piece[:done])
@@ -152,10 +155,10 @@ def _with_descriptor(operation: Operation, witness: Witness) -> int:
         elif name == "syncfs":
             os.sync()
         elif name == "ftruncate":
-            witness.at(arguments[1])
+            witness.resized(arguments[1])
             os.ftruncate(fd, arguments[1])
         elif name == "fallocate" and arguments[1] == 0:
-            witness.at(max(os.fstat(fd).st_size, arguments[2] + arguments[3]))
+            witness.resized(max(os.fstat(fd).st_size, arguments[2] + arguments[3]))
             os.posix_fallocate(fd, arguments[2], arguments[3])
         elif name == "fchmod":
             os.fchmod(fd, arguments[1] & 0o7777)
@@ -176,7 +179,7 @@ def _with_paths(operation: Operation, witness: Witness) -> int:
     if not made and os.path.lexists(paths[0]):
         witness.path(paths[0])
     if operation.call.operation == "truncate":
-        witness.at(operation.arguments[1])
+        witness.resized(operation.arguments[1])
     previous = os.umask(process.umask_of(operation.pid))
     try:
         if action is _rename_with_flags and operation.arguments[4] & _RENAME_EXCHANGE:

@@ -23,6 +23,7 @@ from harness.inject.operation import Operation
 from harness.inject.syscalls import CALLS, this_architecture
 
 _MOST_OUTSIDE = 200
+_CHANGES_LINKS = ("symlink", "rename", "unlink", "rmdir", "mkdir")  # what is behind a path may be another directory afterwards
 OUTSIDE = ("socket:", "pipe:", "anon_inode:", "/dev/", "/proc/", "/memfd:")
 
 
@@ -94,6 +95,8 @@ class Gate:
             self._copy(operation)
         else:
             self.decide(operation)
+            if operation.call.operation in _CHANGES_LINKS:
+                self._directories.clear()
 
     def _copy(self, operation: Operation) -> None:
         try:

@@ -80,6 +80,7 @@ class _Facts(Witness):
         self.facts: dict[str, Any] = {}
         self._data = data
         self._content: _Content | None = None
+        self._end: int | None = None  # of a file that is open for appending
 
     def file(self, fd: int) -> None:
         """The open file that a call works on."""
@@ -88,12 +89,15 @@ class _Facts(Witness):
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         if flags & os.O_DSYNC:
             self.facts["synced"] = True
-        if flags & os.O_APPEND:
-            self.facts["offset"] = facts.st_size
+        self._end = facts.st_size if flags & os.O_APPEND else None
 
-    def at(self, offset: int) -> None:
-        """Where a write begins, or the length of a truncation."""
-        self.facts.setdefault("offset", offset)
+    def writes_at(self, offset: int) -> None:
+        """Where a write begins."""
+        self.facts["offset"] = offset if self._end is None else self._end
+
+    def resized(self, size_bytes: int) -> None:
+        """The new length of a file."""
+        self.facts["offset"] = size_bytes
 
     def data(self, piece: bytes) -> None:
         """Bytes that have landed."""
@@ -111,7 +115,6 @@ class _Facts(Witness):
     def opened(self, fd: int, *, existed: bool, emptied: bool) -> None:
         """A file that was opened for writing."""
         self.file(fd)
-        self.facts.pop("offset", None)
         self.facts |= {"created": not existed} | ({"emptied": True} if existed and emptied else {})
 
     def exchanged(self) -> None:

@@ -53,7 +53,8 @@ def launch_spec(plan: Plan, attempt: int, world_size: int, folder: Path, checkpo
         processes = (_launcher(_torchrun(workload, plan.scenario.seed, values), environment, folder),)
     else:
         processes = tuple(_rank(plan, workload, rank, world_size, values, environment, folder) for rank in range(world_size))
-    return LaunchSpec(processes=processes, directory=str(folder), supervisor=supervisor)
+    directory = (workload.directory if isinstance(workload, Command) else None) or str(folder)
+    return LaunchSpec(processes=processes, directory=directory, supervisor=supervisor)
 
 
 def numeric_variable(faults: Sequence[NumericFault]) -> str:

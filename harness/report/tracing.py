@@ -44,7 +44,7 @@ def _table(save: SaveFacts) -> list[str]:
 def _what(op: Operation) -> str:
     text = op.path + (f" -> {op.to}" if op.to else "")
     if op.operation == "write":
-        text += f"  {op.size_bytes} bytes at {op.offset}"
+        text += f"  {op.data.size_bytes if op.data else 0} bytes at {op.offset}"
     elif op.operation == "truncate":
         text += f"  to {op.offset} bytes"
     return text + (f"  failed: {op.error}" if op.error else "")
