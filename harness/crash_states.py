@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from harness.crash import BLOCK_BYTES, Change, Contents, Model, Tree
+from harness.crash import BLOCK_BYTES, Change, Model
 from harness.fault import (
     HoldFault,
     OperationPoint,
@@ -26,6 +26,7 @@ from harness.fault import (
     Who,
 )
 from harness.trace import Event, Mark, Operation, Order, SaveWindow, Trace, stable_pattern
+from harness.tree import Contents, Tree
 
 MAX_CUTS = 400
 _ALL = Who(quantifier="all")

@@ -13,7 +13,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import checkpoint_files, crash
+from harness import checkpoint_files, tree
 from harness.crash_states import CrashState
 from harness.grammar import parse
 from harness.plan import make_plan
@@ -57,7 +57,7 @@ def stage(recorded: Recorded, state: CrashState, path: Path, name: str) -> RunDi
     _link_tree(recorded.directory.golden, directory.golden)
     for index in range(recorded.attempt):
         _link_tree(recorded.directory.attempt(index), directory.attempt(index))
-    crash.build(state.tree, recorded.trace.data, directory.checkpoints)
+    tree.build(state.tree, recorded.trace.data, directory.checkpoints)
     folder = directory.attempt(recorded.attempt)
     folder.mkdir()
     _copy_rank_logs(recorded, state, folder)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness import checkpoint_files, crash
+from harness import checkpoint_files, crash, tree
 from harness.errors import CapabilityError, LaunchError
 from harness.fault import PowerCutFault
 from harness.inject import damage
@@ -390,12 +390,12 @@ class AttemptRunner:
             self._log.write("escaped", what=text)
         model = crash.Model.of(trace)
         model.run(trace.operations)
-        unseen = crash.difference(model.everything(), self._root, trace.data)
+        unseen = tree.difference(model.everything(), self._root, trace.data)
         if unseen:
             self._log.write("escaped", what=unseen)
         if cut is None or cut.survivors is None or not self._cut:
             return
-        crash.build(model.after_power_loss(cut.survivors), trace.data, self._root)
+        tree.build(model.after_power_loss(cut.survivors), trace.data, self._root)
 
     def _damage(self) -> None:
         before = checkpoint_files.snapshot(self._root)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.crash import Change, Contents, Model, Piece, build, difference, flatten, read_tree
+from harness.crash import Change, Model, flatten
 from harness.crash_states import block_boundaries, lost_changes, power_choices
 from harness.fault import Position, Survivors
 from harness.trace import InitialFile, Operation, Stretch, Trace
+from harness.tree import Contents, Piece, build, difference, read_tree
 
 ALL = Survivors()
 
