@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from harness import baseline, symptoms
+from harness.bench_crash import exploration_figures, trace_figures
 from harness.case import Workbench, run_case
 from harness.errors import HarnessError
 from harness.inject import process
@@ -86,6 +87,10 @@ def measure(num_warm: int, num_cold: int, save_width: int, say: Say) -> Figures:
             "cases_per_min_cold": 60 / cold_s,
             "warm_over_cold": cold_s / warm_s,
         }
+        say("every crash state of a save, and some of them through torchrun")
+        figures |= exploration_figures(bench, folder / "exploration")
+        say("cost of keeping a trace's data")
+        figures |= trace_figures(bench, folder / "trace")
         say("cost of a save")
         figures |= save_costs(folder / "saves", save_width)
         say("memory of a warm rank")

@@ -31,8 +31,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("supervisor",),
     ("baseline", "oracle", "judge", "diagnose"),
     ("staging", "causes"),
-    ("case", "session", "explore", "chaos", "symptoms", "bench", "interval", "doctor"),
-    ("interleavings", "check", "tracing", "check_request"),
+    ("case", "session", "explore", "chaos", "symptoms", "doctor", "bench", "bench_crash", "interval", "interleavings", "check")
+    + ("tracing", "check_request"),
     ("report",),
     ("cli", "pytest_plugin", "__main__", "harness"),
 )
