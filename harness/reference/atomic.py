@@ -201,7 +201,7 @@ def _without_crc32() -> Iterator[None]:
         torch.serialization.set_crc32_options(before)
 
 
-def read_payload(path: Path, *, mmap: bool = False, unsafe: bool = False) -> Any:
+def read_payload(path: Path, *, mmap: bool = False, unsafe: bool = False, checksum: bool = True) -> Any:
     """Read what `atomic_save` wrote: first check every byte, then decode.
 
     Args:
@@ -209,13 +209,14 @@ def read_payload(path: Path, *, mmap: bool = False, unsafe: bool = False) -> Any
         mmap: Check the file in one pass and map its tensors, instead of reading all of it into memory and decoding those
             very bytes.
         unsafe: A planted defect: let code in the file run.
+        checksum: Compare the checksum; not to do so is a planted defect.
 
     Raises:
         CheckpointError: The file is missing, cut short, or altered; the text says what was expected and found.
         OSError: The file cannot be read.
     """
     if not mmap:
-        return decode_payload(read_bytes(path), path, unsafe=unsafe)
+        return decode_payload(read_bytes(path), path, unsafe=unsafe, checksum=checksum)
     try:
         with path.open("rb") as file:
             size_bytes = max(0, file.seek(0, os.SEEK_END) - _FOOTER_SIZE_BYTES)
@@ -252,10 +253,11 @@ def read_bytes(path: Path) -> bytes:
         raise mismatch("file missing", path, "a file", "none") from None
 
 
-def decode_payload(data: bytes, path: Path, *, unsafe: bool = False) -> Any:
+def decode_payload(data: bytes, path: Path, *, unsafe: bool = False, checksum: bool = True) -> Any:
     """Check footer and checksum of a file's content and decode it; see `read_payload`."""
     body, footer = data[:-_FOOTER_SIZE_BYTES], data[-_FOOTER_SIZE_BYTES:]
-    check_footer(footer, len(body), hashlib.sha256(body).hexdigest(), path)
+    if checksum:
+        check_footer(footer, len(body), hashlib.sha256(body).hexdigest(), path)
     return load_trusted_shape(io.BytesIO(data), path, unsafe=unsafe)
 
 

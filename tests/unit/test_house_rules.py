@@ -30,8 +30,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("crash_states",),
     ("supervisor",),
     ("baseline", "oracle", "judge", "diagnose"),
-    ("staging", "causes"),
-    ("case", "session", "explore", "chaos", "symptoms", "bench", "interval", "doctor"),
+    ("staging", "causes", "damages", "workers"),
+    ("case", "session", "explore", "sweep", "error_loop", "chaos", "symptoms", "bench", "interval", "doctor"),
     ("report",),
     ("cli", "pytest_plugin", "__main__", "harness"),
 )
