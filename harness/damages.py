@@ -169,7 +169,7 @@ def _of_file(name: str, data: bytes, seed: int, sampling: Sampling) -> Iterator[
 
 
 def _cuts(name: str, size_bytes: int, header_bytes: int) -> Iterator[Damage]:
-    known = {size_bytes}
+    known: set[int] = set()
     cuts = {
         "byte 0": (0, "nothing left of"),
         "byte 1": (1, "one byte left of"),
@@ -178,7 +178,7 @@ def _cuts(name: str, size_bytes: int, header_bytes: int) -> Iterator[Damage]:
         "last byte": (size_bytes - 1, "the last byte missing from"),
     }
     for position, (length, what) in cuts.items():
-        if length not in known and length >= 0:
+        if length not in known and 0 <= length < size_bytes:
             known.add(length)
             yield Damage(f"truncate {_target(name)} to {position}", "truncate", name, what)
 
@@ -222,22 +222,29 @@ def _archives(data: bytes) -> Iterator[Region]:
         yield from _tail(data, start)
 
 
-def _archive(data: bytes, base: int) -> Iterator[Region]:
+def _archive(data: bytes, base: int) -> list[Region]:
+    """The regions of one archive; a single one where its directory and its members do not fit."""
+    whole = [Region("content", base, base + len(data))]
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members, directory = sorted(archive.infolist(), key=lambda member: member.header_offset), archive.start_dir
-    except zipfile.BadZipFile:
-        yield Region("content", base, base + len(data))
-        return
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error):
+        return whole
+    found: list[Region] = []
     place = 0
     for member in members:
+        if not place <= member.header_offset <= directory - _LOCAL_HEADER.size:
+            return whole
         _, name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(data, member.header_offset)
         start = member.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
-        yield Region("archive headers", base + place, base + start)
-        place = start + member.compress_size
-        yield Region(_member_name(member.filename), base + start, base + place)
-    yield Region("archive headers", base + place, base + directory)
-    yield Region("archive directory", base + directory, base + len(data))
+        stop = start + member.compress_size
+        found += [Region("archive headers", base + place, base + start)]
+        found += [Region(_member_name(member.filename), base + start, base + stop)]
+        place = stop
+    if not place <= directory <= len(data):
+        return whole
+    found += [Region("archive headers", base + place, base + directory)]
+    return [*found, Region("archive directory", base + directory, base + len(data))]
 
 
 def _member_name(path: str) -> str:

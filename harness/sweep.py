@@ -99,8 +99,8 @@ class Sweep:
     def describe(self) -> str:
         """The outcome in a few lines."""
         lines = [
-            f"{self.outcome}: {len(self.judged)} damages of {self.checkpoint or 'no checkpoint'} tried in {self.sweeping_s:.1f} s, "
-            f"of {self.num_possible} that exist; {self.num_unchanged} changed nothing, {self.left_out} left out"
+            f"{self.outcome}: {len(self.judged)} damages of {self.checkpoint or 'no checkpoint'} in {self.sweeping_s:.1f} s",
+            f"  {self.num_unchanged} changed nothing, {self.left_out} left out; {self.num_possible} exist",
         ]
         lines += [self.inconclusive] if self.inconclusive else []
         for cause in self.causes:
@@ -123,6 +123,7 @@ def sweep(
     budget_s: float | None = None,
     sample: int | None = None,
     sampling: Sampling | None = None,
+    only: str = "",
     progress: Progress = lambda *_: None,
 ) -> Sweep:
     """Damages the newest checkpoint of a job in every way, each time anew, and restarts the job.
@@ -136,6 +137,7 @@ def sweep(
         budget_s: stop starting restarts after so many seconds.
         sample: try so many of the listed damages only, something of every kind; None for all.
         sampling: how many bits and blocks per region, and how many pairs of files, are listed.
+        only: list only damages whose text (`Damage.text`) holds this.
         progress: is told how many damages are done, how many fail, and how many there are.
     """
     began = time.monotonic()
@@ -147,7 +149,7 @@ def sweep(
         return Sweep(recorded.scenario, "", 0, 0, 0, (), (), _why_not(recordings), time.monotonic() - began)
     state, newest = chosen
     checkpoint = undamaged / newest.name
-    damages = list_damages(checkpoint, recorded.attempt + 1, seed, sampling)
+    damages = [damage for damage in list_damages(checkpoint, recorded.attempt + 1, seed, sampling) if only in damage.text]
     if sample is not None:
         damages = choose(damages, sample, seed)
     task = _Task(recorded, state, bench, folder, undamaged, None if budget_s is None else began + budget_s)
