@@ -153,16 +153,7 @@ def sweep(
     if sample is not None:
         damages = choose(damages, sample, seed)
     task = _Task(recorded, state, bench, folder, undamaged, None if budget_s is None else began + budget_s)
-    judged: list[Swept] = []
-    done = unchanged = failing = 0
-    for (_, damage), result in run_all(task, list(enumerate(damages)), jobs):
-        if result is None:
-            continue
-        done, unchanged = done + 1, unchanged + isinstance(result, _Unchanged)
-        if not isinstance(result, _Unchanged):
-            judged.append(Swept(damage, *result))
-            failing += result[0].outcome == "FAIL"
-        progress(done, failing, len(damages))
+    judged, unchanged = _try_all(task, damages, jobs, progress)
     causes = find_damage_causes(judged)
     _tidy(judged, causes)
     possible = count_possible(checkpoint)
@@ -176,8 +167,22 @@ def sweep(
         tuple(judged),
         tuple(causes),
         sweeping_s=time.monotonic() - began,
-        left_out=len(damages) - done,
+        left_out=len(damages) - len(judged) - unchanged,
     )
+
+
+def _try_all(task: _Task, damages: Sequence[Damage], jobs: int, progress: Progress) -> tuple[list[Swept], int]:
+    """The verdicts of those that the budget reached, and how many of these changed nothing."""
+    judged: list[Swept] = []
+    unchanged = failing = 0
+    for (_, damage), result in run_all(task, list(enumerate(damages)), jobs):
+        if isinstance(result, _Unchanged):
+            unchanged += 1
+        elif result is not None:
+            judged.append(Swept(damage, *result))
+            failing += result[0].outcome == "FAIL"
+        progress(len(judged) + unchanged, failing, len(damages))
+    return judged, unchanged
 
 
 def find_damage_causes(judged: Sequence[Swept]) -> list[DamageCause]:

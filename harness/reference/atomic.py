@@ -87,15 +87,27 @@ class HashingWriter(io.RawIOBase):
         return self._hash.hexdigest()
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put a file's name into the errors of calls that know its descriptor only (write, fsync), or nobody knows what failed."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def fsync_directory(directory: Path) -> None:
     """Make the names in a directory durable (creations, renames, removals).
 
     Raises:
-        OSError: The directory is gone or the disk reports an error.
+        OSError: The directory is gone or the disk reports an error; the text names the directory.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        with naming(directory):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -129,11 +141,11 @@ def write_durably(path: Path, write: Callable[[BinaryIO], None], temporary: Path
         temporary: Where to write, in the same directory; never left behind.
 
     Raises:
-        OSError: From any of the calls; the temporary file is removed first.
+        OSError: From any of the calls, naming the file; the temporary file is removed first.
     """
     try:
         # Opening unbuffered: a buffer that still held data after an error would try to write it once more on close.
-        with temporary.open("xb", buffering=0) as file:
+        with temporary.open("xb", buffering=0) as file, naming(temporary):
             write(cast("BinaryIO", file))
             if SYNC_FILES:
                 os.fsync(file.fileno())
