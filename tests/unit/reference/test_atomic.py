@@ -159,6 +159,6 @@ def test_an_error_of_a_sync_names_what_could_not_be_synced(tmp_path, monkeypatch
 
 
 def test_an_error_that_names_a_file_keeps_that_name(tmp_path):
-    with pytest.raises(OSError, match="a.pt") as caught, naming(tmp_path):
+    with pytest.raises(OSError, match=r"a\.pt") as caught, naming(tmp_path):
         (tmp_path / "a.pt").read_bytes()
     assert caught.value.filename == str(tmp_path / "a.pt")
