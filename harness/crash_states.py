@@ -12,7 +12,7 @@ part of the unsynced changes of names, each single one lost, and each file's uns
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.crash import BLOCK_BYTES, Change, Model
 from harness.fault import (
@@ -202,6 +202,23 @@ class Points:
                 num_points += len(torn)
                 states += torn if kill else []
         return Enumeration(tuple(states), num_points, left_out, num_power)
+
+    def finished(self) -> CrashState:
+        """The state in which everything of this save has happened and nothing of the next.
+
+        Its sentence is a kill at a step that was logged in between, where there is one, since that is plain and needs no
+        order of operations.
+        """
+        cut = self.chain(self.trace)[-1]
+        model = self._base.copy()
+        model.run(self.happened(cut))
+        state = self._state(cut, model.everything(), natural=True)
+        done = tuple(index for index in state.done if index < self.window.stop)
+        events = self.trace.events[self.window.start : self.window.stop]
+        steps = [event.step for event in events if isinstance(event, Mark) and event.what == "batch" and event.step]
+        if not steps:
+            return replace(state, done=done)
+        return replace(state, done=done, faults=(self._killing(StepPoint(steps[-1]), None, None, patient=False),))
 
     def _torn_states(self, cut: Cut, model: Model) -> Iterator[CrashState]:
         op = self._next_in_order(cut)

@@ -7,14 +7,10 @@ distinct (directory, promises), in parallel. Not responsible for: what the state
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 from harness import baseline
@@ -22,7 +18,6 @@ from harness.case import Workbench, check_environment, judge_stored
 from harness.causes import Cause, Judged, find_causes
 from harness.crash_states import CrashState, Enumeration, Points
 from harness.errors import LaunchError, UsageError
-from harness.inject import kernel
 from harness.oracle.verdict import Verdict
 from harness.plan import make_plan
 from harness.scenario import Command, Scenario
@@ -30,6 +25,7 @@ from harness.staging import Recorded, reuse, stage
 from harness.store import RunDirectory, read_records
 from harness.supervisor import Recording, run_attempts
 from harness.trace import SaveWindow, Trace, first_difference, read_trace
+from harness.workers import run_all
 
 
 @dataclass(frozen=True)
@@ -95,15 +91,21 @@ class Exploration:
 Progress = Callable[[int, int, int], None]  # done, failing so far, all
 
 
-def record(scenario: Scenario, bench: Workbench, folder: Path) -> Recordings:
+def record(scenario: Scenario, bench: Workbench, folder: Path, *, once: bool = False) -> Recordings:
     """Runs a job undisturbed (the golden run, if there is none yet), then as `record_runs` does.
+
+    Args:
+        scenario: the job.
+        bench: where cases run.
+        folder: where the run directories go.
+        once: do not run it again; nothing is then known of other orders of the ranks, nor of names that are drawn anew.
 
     Raises:
         LaunchError, UsageError, CapabilityError: it could not be run.
     """
     check_environment(scenario)
     _, golden = baseline.obtain(scenario, bench.baselines, bench.launcher(baseline.golden_scenario(scenario)))
-    recordings = record_runs(scenario, bench, folder)
+    recordings = record_runs(scenario, bench, folder, once=once)
     shutil.copytree(golden, recordings.recorded.directory.golden)
     return recordings
 
@@ -226,7 +228,7 @@ def explore(
     judged: list[Judged] = []
     num_resumes = failing = 0
     total = sum(map(len, groups))
-    for group, results in _run_all(task, groups, jobs):
+    for (_, group), results in run_all(task, list(enumerate(groups)), jobs):
         num_resumes += bool(results)
         for members, (verdict, path) in zip(group, results, strict=False):
             judged.append(Judged(members[0], len(members), verdict, path, members))
@@ -310,24 +312,6 @@ def _scenario_of(recorded: Recorded, state: CrashState, name: str) -> Scenario:
     faults = (*recorded.scenario.faults, *state.faults)
     attempts = max(recorded.scenario.max_attempts, recorded.attempt + 2)
     return recorded.scenario.model_copy(update={"name": name, "faults": faults, "max_attempts": attempts})
-
-
-def _run_all(task: _Task, groups: Sequence[Group], jobs: int) -> Iterator[tuple[Group, list[tuple[Verdict, Path]]]]:
-    numbered = list(enumerate(groups))
-    if jobs == 1:
-        for one in numbered:
-            yield one[1], task(one)
-        return
-    # Forked: this process has no threads and no torch, and the children need nothing but what it holds.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=_die_with, initargs=(os.getpid(),)) as pool:
-        yield from zip(groups, pool.map(task, numbered), strict=True)
-
-
-def _die_with(parent: int) -> None:
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
 
 
 def _tidy(judged: Sequence[Judged], causes: Sequence[Cause]) -> None:

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 SIGNALS = {"sigkill": signal.SIGKILL, "sigterm": signal.SIGTERM, "sigstop": signal.SIGSTOP}
 NUMERIC_EFFECTS = ("overflow", "nan", "nonfinite-grad", "spike")
-DAMAGE_EFFECTS = ("truncate", "flip", "delete", "tamper")
+DAMAGE_EFFECTS = ("truncate", "flip", "zero", "delete", "swap", "replace", "tamper")
 DISK_EFFECTS = ("quota", "full-disk")
 CHECKPOINT_CHOICES = ("newest", "older", "every")
 NAMES_CHOICES = ("no", "all")
@@ -264,13 +264,14 @@ class DamageFault:
     """Damage to files at rest, done between two attempts.
 
     Attributes:
-        effect: truncate, flip, delete, tamper.
+        effect: one of `DAMAGE_EFFECTS`.
         checkpoint: newest, older, every.
         pattern: which files of it; "" for a checkpoint that is one file, or for all its files.
-        position: the size that is left (truncate), or the byte that is hit (flip).
+        position: the size that is left (truncate), the byte that is hit (flip), or a byte of the block that is (zero).
         bit: the bit of that byte, 0 to 7 (flip).
         attempt: the launch before which it is done.
         tampering: a name of `TAMPERINGS` (tamper).
+        other: the pattern of the file that changes places with the first (swap).
     """
 
     effect: str
@@ -280,6 +281,7 @@ class DamageFault:
     bit: int = 0
     attempt: int = 1
     tampering: str = ""
+    other: str = ""
 
     def __str__(self) -> str:
         target = f"{self.checkpoint}/{self.pattern}" if self.pattern else self.checkpoint
@@ -288,8 +290,12 @@ class DamageFault:
             how = f" to {self.position}"
         elif self.effect == "flip":
             how = f" at {self.position}" + (f" bit {self.bit}" if self.bit else "")
-        elif self.effect == "tamper":
-            how = f" with {self.tampering}"
+        elif self.effect == "zero":
+            how = f" at {self.position}"
+        elif self.effect == "replace":
+            how = " from older"
+        elif self.effect in ("swap", "tamper"):
+            how = f" with {self.other or self.tampering}"
         return f"{self.effect} {target}{how}{_attempt(self.attempt, default=1)}"
 
 

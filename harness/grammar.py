@@ -18,7 +18,10 @@ Grammar (words in capitals are filled in; brackets are optional)::
     hold rank N before OPERATION PATTERN [occurrence N] until rank N OPERATION PATTERN [occurrence N] [attempt N]
     truncate CHECKPOINT[/PATTERN] to POSITION [attempt N]
     flip CHECKPOINT[/PATTERN] at POSITION [bit N] [attempt N]
+    zero CHECKPOINT[/PATTERN] at POSITION [attempt N]
     delete CHECKPOINT[/PATTERN] [attempt N]
+    swap CHECKPOINT/PATTERN with PATTERN [attempt N]
+    replace CHECKPOINT[/PATTERN] from older [attempt N]
     tamper CHECKPOINT[/PATTERN] with TAMPERING [attempt N]
     overflow|nan|nonfinite-grad|spike WHO at batch N [times N]
 
@@ -39,12 +42,15 @@ Grammar (words in capitals are filled in; brackets are optional)::
     TAMPERING  what becomes wrong although every byte can still be read: a name of `TAMPERINGS`
 
 `occurrence` counts from 1 over the whole attempt, for one rank and one pattern. `attempt` 0 is the first launch; damage
-(`truncate`, `flip`, `delete`, `tamper`) is done before its attempt, 1 unless said otherwise. Numeric faults hit a *batch* (the
-count of batches over the whole job), not a step, because a skipped batch completes no step; they hit every attempt, and
-the uninterrupted run too: a bad batch is part of the data. A `power-cut` ends all ranks at once, and takes from the disk what
-was written and not synced (`harness.crash`). A `hold` makes an operation wait until another rank's has happened, or until all
-other ranks wait as well, which shows that something (a barrier) orders the two. `when others wait` makes a kill as patient:
-the rank stands at its operation until the other ranks have gone as far as they can (to a `hold`, or to a barrier).
+(`truncate` to `tamper`) is done before its attempt, 1 unless said otherwise. `zero` makes zeros of the aligned block of 4096
+bytes that holds the position; `swap` lets two files of one checkpoint change places, the first that each pattern means;
+`replace` puts in a file's place the one of its name in the checkpoint before (of a checkpoint that is one file, that file).
+Numeric faults hit a *batch* (the count of batches over the whole job), not a step, because a skipped batch completes no step;
+they hit every attempt, and the uninterrupted run too: a bad batch is part of the data. A `power-cut` ends all ranks at once,
+and takes from the disk what was written and not synced (`harness.crash`). A `hold` makes an operation wait until another rank's
+has happened, or until all other ranks wait as well, which shows that something (a barrier) orders the two. `when others wait`
+makes a kill as patient: the rank stands at its operation until the other ranks have gone as far as they can (to a `hold`, or to
+a barrier).
 """
 
 from __future__ import annotations
@@ -224,18 +230,20 @@ class _Sentence:
             raise self._problem(f"unknown checkpoint {checkpoint!r}; expected {', '.join(CHECKPOINT_CHOICES)}, then /PATTERN")
         if pattern.startswith("/") or ".." in pattern.split("/"):
             raise self._problem(f"{pattern!r} leaves the checkpoint directory; expected a pattern inside it")
-        position, bit, tampering = None, 0, ""
-        if effect == "truncate":
-            self._word("to")
+        position, bit, tampering, other = None, 0, "", ""
+        if effect in ("truncate", "flip", "zero"):
+            self._word("to" if effect == "truncate" else "at")
             position = self._position()
-        elif effect == "flip":
-            self._word("at")
-            position = self._position()
-            bit = self._number("a bit", maximum=7) if self._optional("bit") else 0
-        elif effect == "tamper":
+            bit = self._number("a bit", maximum=7) if effect == "flip" and self._optional("bit") else 0
+        elif effect == "replace":
+            self._word("from")
+            self._word("older")
+        elif effect in ("swap", "tamper"):
+            if effect == "swap" and not pattern:
+                raise self._problem(f"{target!r} names no file; expected {checkpoint}/PATTERN, one of two that change places")
             self._word("with")
-            tampering = self._tampering()
-        return DamageFault(effect, checkpoint, pattern, position, bit, self._attempt(default=1, minimum=1), tampering)
+            other, tampering = (self._pattern(), "") if effect == "swap" else ("", self._tampering())
+        return DamageFault(effect, checkpoint, pattern, position, bit, self._attempt(default=1, minimum=1), tampering, other)
 
     def _tampering(self) -> str:
         word = self._take(f"one of {', '.join(TAMPERINGS)}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.oracle.asynchrony import asynchrony
+from harness.oracle.clarity import clarity
 from harness.oracle.completion import completion
 from harness.oracle.control import control
 from harness.oracle.durability import durability
@@ -38,6 +39,7 @@ ORACLES: tuple[Oracle, ...] = (
     liveness,
     execution,
     refusal,
+    clarity,
     completion,
     integrity,
     progress,

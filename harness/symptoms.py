@@ -33,6 +33,7 @@ _CASES: dict[str, dict[str, Any]] = {
     "no-reshard": {"ranks": (2, 4), "reshard": True, "rng_scope": "global"},
     "no-rotation": {"faults": ()},
     "sync-save": {"format": "dcp-async", "faults": ()},
+    "no-checksum": {"faults": [KILL, "flip newest/rank1.bin at 50%"]},
     "unsafe-load": {"format": "single", "faults": [KILL, "tamper newest with hostile-pickle"]},
     "no-skip": {**_FP16, "faults": [_OVERFLOW, KILL]},
     "no-clip": {"faults": ["spike all ranks at batch 7", KILL]},

@@ -7,16 +7,20 @@ takes a longer look (test_rank_count.py); tests/quality runs every configuration
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from harness import job
+from harness.case import Workbench
+from harness.explore import record
 from harness.scenario import Format, Scenario
+from harness.sweep import Sweep, sweep
 
 SAVE = "step-00000006"
 # The formats that are attacked in every way; test_parallelism.py has the others.
 FORMATS: tuple[Format, ...] = ("single", "sharded", "dcp")
 
-__all__ = ["COMMIT", "FORMATS", "SAVE", "Format", "any_file", "commit_rank", "data_file", "short_job"]
+__all__ = ["COMMIT", "FORMATS", "SAVE", "Format", "any_file", "commit_rank", "data_file", "short_job", "swept"]
 
 
 def data_file(format: Format, rank: int = 0, save: str = SAVE) -> str:
@@ -42,3 +46,10 @@ def commit_rank(format: Format, ranks: int) -> int:
 def short_job(format: Format, **settings: Any) -> Scenario:
     """The job of 8 batches; `settings` as for `harness.job`."""
     return job(format, **{"steps": 8, "batches_per_epoch": 4, "save_every": 2, "keep_last": 2, **settings})
+
+
+def swept(workbench: Workbench, folder: Path, format: Format, *, ranks: int = 2, defects: str = "", **settings: Any) -> Sweep:
+    """Records a job of four saves and sweeps over the newest of the two checkpoints that it keeps; `settings` as for `sweep`."""
+    short = {"steps": 4, "save_every": 1, "keep_last": 2, "batches_per_epoch": 2, "width": 16, "name": f"swept-{format}"}
+    scenario = job(format, ranks=ranks, defects=[defects] if defects else [], **short)
+    return sweep(record(scenario, workbench, folder, once=True), workbench, folder / "cases", **settings)

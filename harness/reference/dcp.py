@@ -161,14 +161,15 @@ def word_failure(error: CheckpointException) -> str:
 
 
 class DcpFormat(DirectoryFormat):
-    """See the module; `omitted` are the parts that a planted defect does not restore."""
+    """See the module; `omitted` are the parts that a planted defect does not restore, no `checksums` is another."""
 
-    def __init__(self, omitted: frozenset[str]) -> None:
+    def __init__(self, omitted: frozenset[str], *, checksums: bool = True) -> None:
         self._omitted = omitted
+        self._checksums = checksums
 
     def verify(self, path: Path) -> CheckpointHeader:
         """Check every byte of every file, and that they are the files and parts of one checkpoint."""
-        manifest, header = verify_directory(path, rank_of_file)
+        manifest, header = verify_directory(path, rank_of_file, checksums=self._checksums)
         names = {record.name for record in manifest.shards}
         if METADATA_NAME not in names:
             raise mismatch("shard file missing", path / "manifest.json", METADATA_NAME, ", ".join(sorted(names)))
@@ -229,4 +230,4 @@ def _empty(found: dict[str, Any], key: str, path: Path) -> Tensor:
 
 def build_format(config: TrainConfig) -> DcpFormat:
     """Return the format as the configuration wants it."""
-    return DcpFormat(omitted_parts(config.defect))
+    return DcpFormat(omitted_parts(config.defect), checksums="no-checksum" not in config.defect)

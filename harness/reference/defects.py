@@ -140,6 +140,14 @@ _ALL = (
         formats=("dcp-async",),
     ),
     Defect(
+        "no-checksum",
+        "loss is off after a resume although the load succeeded",
+        "checksums are written and not compared at load; sizes are believed",
+        "corrupt-accepted",
+        "checkpoint-files",
+        formats=("sharded", "single", "dcp", "safetensors"),
+    ),
+    Defect(
         "unsafe-load",
         "code runs at load",
         "checkpoints are unpickled with weights_only=False, so whoever can write one can run code in the trainer",

@@ -69,14 +69,15 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 class SafetensorsFormat(DirectoryFormat):
-    """See the module; `omitted` are the parts that a planted defect does not restore."""
+    """See the module; `omitted` are the parts that a planted defect does not restore, no `checksums` is another."""
 
-    def __init__(self, omitted: frozenset[str]) -> None:
+    def __init__(self, omitted: frozenset[str], *, checksums: bool = True) -> None:
         self._omitted = omitted
+        self._checksums = checksums
 
     def verify(self, path: Path) -> CheckpointHeader:
         """Check every byte of both files."""
-        manifest, header = verify_directory(path, lambda _: "0")
+        manifest, header = verify_directory(path, lambda _: "0", checksums=self._checksums)
         names = sorted(record.name for record in manifest.shards)
         if names != [WEIGHTS_NAME, TRAINING_NAME]:
             raise mismatch("shard file missing", path / "manifest.json", f"{WEIGHTS_NAME}, {TRAINING_NAME}", ", ".join(names))
@@ -93,7 +94,7 @@ class SafetensorsFormat(DirectoryFormat):
         error, warning = None, None
         try:
             file = path / TRAINING_NAME
-            rest = decode_payload(read_bytes(file), file)
+            rest = decode_payload(read_bytes(file), file, checksum=self._checksums)
             if not isinstance(rest, dict):
                 raise mismatch("cannot decode", file, "a dict", type(rest).__name__)
             payload = check_payload({**rest, "model": read_weights(path / WEIGHTS_NAME)}, file)
@@ -117,4 +118,4 @@ def _write(payload: dict[str, Any], path: Path) -> list[ShardRecord]:
 
 def build_format(config: TrainConfig) -> SafetensorsFormat:
     """Return the format as the configuration wants it."""
-    return SafetensorsFormat(omitted_parts(config.defect))
+    return SafetensorsFormat(omitted_parts(config.defect), checksums="no-checksum" not in config.defect)

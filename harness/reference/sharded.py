@@ -118,12 +118,13 @@ def save_sharded(per_rank_state: dict[str, Any], dest_dir: Path, step: int) -> N
     save_directory(header, dest_dir, lambda: write_shard(per_rank_state, dest_dir))
 
 
-def load_sharded(src_dir: Path, expected_world_size: int | None) -> Iterator[dict[str, Any]]:
+def load_sharded(src_dir: Path, expected_world_size: int | None, *, checksums: bool = True) -> Iterator[dict[str, Any]]:
     """Read and check the shards of a committed checkpoint, one after the other, so that one is in memory at a time.
 
     Args:
         src_dir: The checkpoint directory.
         expected_world_size: Number of ranks that must have saved it, or None to accept any (resharding).
+        checksums: Compare them; not to do so, and to believe the sizes, is the planted defect `no-checksum`.
 
     Yields:
         Every rank's shard, in rank order, as `build_shard` made it.
@@ -145,8 +146,8 @@ def load_sharded(src_dir: Path, expected_world_size: int | None) -> Iterator[dic
         if not path.exists():
             raise mismatch("shard file missing", path, f"{record.size} bytes", "no file")
         data = read_bytes(path)
-        check_digest(record, path, len(data), hashlib.sha256(data).hexdigest(), str(rank))
-        shard = decode_payload(data, path)
+        check_digest(record, path, len(data), hashlib.sha256(data).hexdigest() if checksums else record.sha256, str(rank))
+        shard = decode_payload(data, path, checksum=checksums)
         check_shard(shard, record, rank, path)
         first = first or shard
         if shard["layout"] != first["layout"]:
@@ -182,15 +183,17 @@ class ShardedFormat(DirectoryFormat):
     Args:
         reshard: Whether to load a checkpoint saved by another number of ranks.
         omitted: Parts that a planted defect does not restore.
+        checksums: See `load_sharded`.
     """
 
-    def __init__(self, reshard: bool, omitted: Collection[str]) -> None:
+    def __init__(self, reshard: bool, omitted: Collection[str], *, checksums: bool = True) -> None:
         self._reshard = reshard
         self._omitted = omitted
+        self._checksums = checksums
 
     def verify(self, path: Path) -> CheckpointHeader:
         """Check every byte of every shard, and decode it: what its checksum vouches for may still not be a shard."""
-        for _ in load_sharded(path, None):
+        for _ in load_sharded(path, None, checksums=self._checksums):
             pass
         manifest = read_manifest(path)
         return CheckpointHeader(manifest.batch, manifest.step, manifest.world_size)
@@ -215,7 +218,8 @@ class ShardedFormat(DirectoryFormat):
         filler = Filler(kept(training, live, self._omitted), path)
         rng_states = []
         last: dict[str, Any] = {}
-        for last in load_sharded(path, None if self._reshard else training.world.world_size):
+        ranks = None if self._reshard else training.world.world_size
+        for last in load_sharded(path, ranks, checksums=self._checksums):
             check_layout(live, last["layout"], path / shard_name(last["rank"]))
             filler.fill(pieces_of(last))
             rng_states.append(last["rng"])
@@ -230,7 +234,7 @@ def build_format(config: TrainConfig) -> ShardedFormat:
     reshard = config.reshard and "no-reshard" not in config.defect
     if planted.SAVES.keys() & set(config.defect):
         return planted.PlantedSaves(reshard, config.defect)
-    return ShardedFormat(reshard, omitted_parts(config.defect))
+    return ShardedFormat(reshard, omitted_parts(config.defect), checksums="no-checksum" not in config.defect)
 
 
 # The planted variants build on what is defined above.

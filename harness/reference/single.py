@@ -74,7 +74,7 @@ def save_checkpoint(
     return atomic_save({**payload, **(extras or {})}, out_path)
 
 
-def load_checkpoint(path: Path, *, mmap: bool = False, unsafe: bool = False) -> dict[str, Any]:
+def load_checkpoint(path: Path, *, mmap: bool = False, unsafe: bool = False, checksum: bool = True) -> dict[str, Any]:
     """Read and check a file; changes nothing.
 
     Args:
@@ -82,24 +82,25 @@ def load_checkpoint(path: Path, *, mmap: bool = False, unsafe: bool = False) -> 
         mmap: Map the tensors instead of reading them: of a large file only what is used comes into memory. Its checksum
             is verified all the same, in one pass over the file.
         unsafe: The planted defect `unsafe-load`.
+        checksum: False is the planted defect `no-checksum`.
 
     Raises:
         CheckpointError: Missing, damaged, or of unknown schema.
     """
-    payload = read_payload(path, mmap=mmap, unsafe=unsafe)
+    payload = read_payload(path, mmap=mmap, unsafe=unsafe, checksum=checksum)
     schema = payload.get("schema") if isinstance(payload, dict) else None
     if not isinstance(schema, str) or not schema.startswith("ckpt."):
         raise mismatch("unknown schema", path, CHECKPOINT_SCHEMA, repr(schema))
     return cast("dict[str, Any]", payload)
 
 
-def read_job(path: Path, *, unsafe: bool = False) -> dict[str, Any]:
+def read_job(path: Path, *, unsafe: bool = False, checksum: bool = True) -> dict[str, Any]:
     """Read and check a checkpoint of a whole job, of this schema or an older one; changes nothing.
 
     Raises:
         CheckpointError: Missing, damaged, of unknown schema, without one of its parts, or of another batch than its name.
     """
-    payload = check_payload(load_checkpoint(path, unsafe=unsafe), path)
+    payload = check_payload(load_checkpoint(path, unsafe=unsafe, checksum=checksum), path)
     if batch_of(path) not in (None, payload["state"]["batch"]):
         found = payload["state"]["batch"]
         raise mismatch("step mismatch", path, f"batch {batch_of(path)} as in the name", f"batch {found}")
@@ -107,11 +108,12 @@ def read_job(path: Path, *, unsafe: bool = False) -> dict[str, Any]:
 
 
 class SingleFormat(SynchronousFormat):
-    """See the module; `in_place` is the planted defect of that name."""
+    """See the module; `in_place`, `unsafe_load` and no `checksum` are planted defects."""
 
-    def __init__(self, in_place: bool, omitted: Collection[str], unsafe_load: bool = False) -> None:
+    def __init__(self, in_place: bool, omitted: Collection[str], unsafe_load: bool = False, *, checksum: bool = True) -> None:
         self._in_place = in_place
         self._unsafe_load = unsafe_load
+        self._checksum = checksum
         self._omitted = omitted
 
     def path_for(self, parent: Path, batch: int) -> Path:
@@ -128,8 +130,11 @@ class SingleFormat(SynchronousFormat):
 
     def verify(self, path: Path) -> CheckpointHeader:
         """Check every byte of the file."""
-        payload = read_job(path, unsafe=self._unsafe_load)
+        payload = self._read(path)
         return CheckpointHeader(payload["state"]["batch"], payload["state"]["step"], payload["world_size"])
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        return read_job(path, unsafe=self._unsafe_load, checksum=self._checksum)
 
     def save(self, training: Training, path: Path) -> bool:
         """Collect the state of all ranks, write on rank 0, tell every rank the outcome."""
@@ -141,7 +146,7 @@ class SingleFormat(SynchronousFormat):
         """Restore this rank from the file."""
         error, warning = None, None
         try:
-            warning = apply_payload(training, read_job(path, unsafe=self._unsafe_load), path, self._omitted)
+            warning = apply_payload(training, self._read(path), path, self._omitted)
         except (OSError, CheckpointError) as caught:
             error = caught
         raise_together(error, f"load {path.name}")
@@ -166,4 +171,6 @@ def _overwrite(payload: dict[str, Any], path: Path) -> None:
 
 def build_format(config: TrainConfig) -> SingleFormat:
     """Return the format as the configuration wants it."""
-    return SingleFormat("in-place" in config.defect, omitted_parts(config.defect), "unsafe-load" in config.defect)
+    defects = config.defect
+    checksum = "no-checksum" not in defects
+    return SingleFormat("in-place" in defects, omitted_parts(defects), "unsafe-load" in defects, checksum=checksum)

@@ -51,6 +51,68 @@ def test_exactly_what_was_asked_for_is_left_and_only_there(root, sentence, left)
     assert content(root, 8) == content(root, 4) == DATA
 
 
+@pytest.mark.parametrize(
+    ("place", "start", "stop"),
+    [("byte 0", 0, 4096), ("byte 4095", 0, 4096), ("byte 4096", 4096, 8192), ("last byte", 8192, 9000), ("50%", 4096, 8192)],
+)
+def test_exactly_the_block_around_a_position_becomes_zeros(root, place, start, stop):
+    data = b"x" * 9000
+    (root / "step-00000012" / "rank0.bin").write_bytes(data)
+    (hit,) = apply(parse(f"zero newest/rank0.bin at {place}"), root)
+    assert (hit.path, hit.size_before, hit.size_after, hit.unchanged) == ("step-00000012/rank0.bin", 9000, 9000, False)
+    assert content(root, 12) == data[:start] + bytes(stop - start) + data[stop:]
+    (again,) = apply(parse(f"zero newest/rank0.bin at {place}"), root)
+    assert again.unchanged
+
+
+def test_two_files_change_places(root):
+    (root / "step-00000012" / "rank1.bin").write_bytes(b"other")
+    hit = apply(parse("swap newest/rank0.bin with rank*.bin"), root)
+    assert [(item.path, item.size_before, item.size_after) for item in hit] == [
+        ("step-00000012/rank0.bin", 100, 5),
+        ("step-00000012/rank1.bin", 5, 100),
+    ]
+    assert (content(root, 12), content(root, 12, "rank1.bin"), content(root, 8)) == (b"other", DATA, DATA)
+    assert apply(parse("swap newest/rank0.bin with rank2.bin"), root) == []
+    assert content(root, 12) == b"other"
+
+
+def test_files_that_are_equal_change_places_unnoticed_and_it_is_said_so(root):
+    (root / "step-00000012" / "rank1.bin").write_bytes(DATA)
+    assert all(item.unchanged for item in apply(parse("swap newest/rank0.bin with rank1.bin"), root))
+
+
+def test_a_file_is_replaced_by_the_one_of_its_name_of_the_checkpoint_before(root):
+    for step in (4, 8, 12):
+        (root / f"step-{step:08d}" / "rank0.bin").write_bytes(b"%d" % step)
+    (root / "step-00000012" / "alone.bin").write_bytes(b"alone")
+    (hit,) = apply(parse("replace newest/*.bin from older"), root)
+    assert (hit.path, hit.entry.number, hit.unchanged) == ("step-00000012/rank0.bin", 12, False)
+    assert [content(root, step) for step in (4, 8, 12)] == [b"4", b"8", b"8"]
+    assert content(root, 12, "alone.bin") == b"alone"
+    apply(parse("replace every/rank0.bin from older"), root)
+    assert [content(root, step) for step in (4, 8, 12)] == [b"4", b"4", b"8"]
+
+
+def test_a_checkpoint_that_is_one_file_is_replaced_whole(tmp_path):
+    for step in (4, 8):
+        (tmp_path / f"step-{step:08d}.pt").write_bytes(b"%d" % step)
+    (hit,) = apply(parse("replace newest from older"), tmp_path)
+    assert (hit.path, hit.unchanged) == ("step-00000008.pt", False)
+    assert (tmp_path / "step-00000008.pt").read_bytes() == b"4"
+    assert apply(parse("replace older from older"), tmp_path) == []  # there is none before it
+
+
+def test_nothing_is_taken_from_outside_of_the_directory(root, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "precious"
+    outside.write_bytes(b"secret")
+    (root / "step-00000008" / "rank0.bin").unlink()
+    (root / "step-00000008" / "rank0.bin").symlink_to(outside)
+    with pytest.raises(UsageError, match="leads out of the checkpoint directory"):
+        apply(parse("replace newest/rank0.bin from older"), root)
+    assert content(root, 12) == DATA
+
+
 @pytest.mark.parametrize("sentence", ["flip newest/*.bin at byte 100", "truncate newest/*.bin to byte 100"])
 def test_a_place_that_the_file_does_not_have_is_left_alone_and_said_so(root, sentence):
     (hit,) = apply(parse(sentence), root)

@@ -30,9 +30,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("crash_states",),
     ("supervisor",),
     ("baseline", "oracle", "judge", "diagnose"),
-    ("staging", "causes"),
-    ("case", "session", "explore", "chaos", "symptoms", "doctor", "bench", "bench_crash", "interval", "interleavings", "check")
-    + ("tracing", "check_request"),
+    ("staging", "causes", "damages", "workers"),
+    (
+        *("case", "session", "explore", "sweep", "error_loop", "chaos", "symptoms", "doctor", "bench", "bench_crash"),
+        *("interval", "interleavings", "check", "tracing", "check_request"),
+    ),
     ("report",),
     ("cli", "pytest_plugin", "__main__", "harness"),
 )

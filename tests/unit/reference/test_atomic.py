@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.reference import atomic
-from harness.reference.atomic import HashingWriter, atomic_save, make_directory, read_payload, write_payload
+from harness.reference.atomic import HashingWriter, atomic_save, make_directory, naming, read_payload, write_payload
 from harness.reference.errors import CheckpointError
 
 PAYLOAD = {"schema": "ckpt.v1", "weights": torch.arange(3000, dtype=torch.float32), "step": 3}
@@ -141,3 +141,24 @@ def test_make_directory_makes_all_above(tmp_path):
     make_directory(tmp_path / "a/b/c")
     make_directory(tmp_path / "a/b/c")
     assert (tmp_path / "a/b/c").is_dir()
+
+
+@pytest.mark.parametrize("failing", ["file", "directory"])
+def test_an_error_of_a_sync_names_what_could_not_be_synced(tmp_path, monkeypatch, failing):
+    real = os.fsync
+
+    def fsync(descriptor):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}") == (failing == "directory"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        atomic_save({"step": 8}, tmp_path / "a.pt")
+    assert str(caught.value.filename).startswith(str(tmp_path / "a.pt." if failing == "file" else tmp_path))
+
+
+def test_an_error_that_names_a_file_keeps_that_name(tmp_path):
+    with pytest.raises(OSError, match=r"a\.pt") as caught, naming(tmp_path):
+        (tmp_path / "a.pt").read_bytes()
+    assert caught.value.filename == str(tmp_path / "a.pt")
