@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from harness.crash import BLOCK_BYTES, Change, Contents, Model, Tree
+from harness.crash import BLOCK_BYTES, Change, Contents, Model, Tree, difference
 from harness.fault import (
     HoldFault,
     OperationPoint,
@@ -374,6 +375,22 @@ def power_choices(model: Model) -> Iterator[Survivors]:
         for path in files:
             for data in ("no", "zeroed"):
                 yield Survivors(-1, 0, data, None, path)
+
+
+def survivors_found(model: Model, root: Path, data: Path) -> Survivors | None:
+    """What a real power cut has left, in the words of the model: the first of its choices that is this directory, byte for byte.
+
+    Args:
+        model: the directory at the moment of the cut.
+        root: the directory that was found after it.
+        data: the data file of the trace.
+
+    Returns:
+        None where no choice is.
+    """
+    if not difference(model.everything(), root, data):
+        return Survivors()
+    return next((s for s in power_choices(model) if not difference(model.after_power_loss(s), root, data)), None)
 
 
 def lost_changes(model: Model, survivors: Survivors) -> tuple[Change, ...]:

@@ -1,6 +1,7 @@
 """Thin, typed calls into the kernel that Python 3.11 has no function for. No policy.
 
-Source: seccomp(2), seccomp_unotify(2), pidfd_getfd(2), process_vm_readv(2), renameat2(2), prctl(2), mount(2), unshare(2), syncfs(2).
+Source: seccomp(2), seccomp_unotify(2), pidfd_getfd(2), process_vm_readv(2), renameat2(2), prctl(2), mount(2), unshare(2),
+syncfs(2).
 """
 
 from __future__ import annotations

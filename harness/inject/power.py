@@ -24,6 +24,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.errors import CapabilityError
 from harness.inject import kernel
 from harness.inject.disk import bring_back, private_mounts, room_bytes
 from harness.inject.loop import LoopDevice
@@ -48,7 +49,9 @@ class _Kind:
 
 _KINDS = {
     # Lazy: without it an image of some GiB is written full of zeros first, which takes seconds and room on the real disk.
-    "ext4": _Kind(64 * _MIB, ("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1"), "noinit_itable"),
+    "ext4": _Kind(
+        64 * _MIB, ("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1"), "noinit_itable"
+    ),
     "xfs": _Kind(300 * _MIB, ("mkfs.xfs", "-q", "-f"), ""),
 }
 
@@ -70,6 +73,17 @@ def cut(path: Path, filesystem: str) -> None:
         raise OSError(error.errno, f"shutdown of {filesystem} at {path}: {error.strerror}") from None
     finally:
         os.close(fd)
+
+
+def refusal(filesystem: str, error: str) -> CapabilityError:
+    """The error for a machine on which no such disk can be made; `error` says what was missing."""
+    package = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}[filesystem]
+    return CapabilityError(
+        f"a real {filesystem} disk could not be made ({error})",
+        f"cut the power of a real {filesystem} disk",
+        f"It needs root, loop devices (/dev/loop-control) and mkfs.{filesystem} (package {package}); "
+        "`power-cut keeping ...`, the model, needs none of them.",
+    )
 
 
 class RealDisk:
