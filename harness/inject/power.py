@@ -149,7 +149,10 @@ class RealDisk:
 
     def _make_filesystem(self, program: str) -> None:
         command = [program, *self._kind.program[1:], self._device.path]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_MKFS_S, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_MKFS_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise OSError(errno.ETIMEDOUT, f"{' '.join(command)} did not end within {_MKFS_S:.0f} s") from None
         if done.returncode != 0:
             raise OSError(errno.EIO, f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
 

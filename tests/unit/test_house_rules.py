@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("supervisor",),
     ("baseline", "oracle", "judge", "diagnose"),
     ("staging", "causes"),
-    ("case", "session", "explore", "chaos", "symptoms", "bench", "interval", "doctor"),
+    ("case", "session", "explore", "power_check", "chaos", "symptoms", "bench", "interval", "doctor"),
     ("report",),
     ("cli", "pytest_plugin", "__main__", "harness"),
 )
