@@ -16,12 +16,13 @@ import time
 from pathlib import Path
 
 import pytest
+from disks import able
 from jobs import kept, run_job
 
-from harness import doctor
 from harness.errors import CapabilityError
 from harness.fault import FILESYSTEMS
-from harness.inject import power
+from harness.inject import kernel, power
+from harness.inject.disk import private_mounts
 from harness.store import Run
 
 OLD, NEW = b"old" * 1000, b"new" * 100_000
@@ -77,15 +78,6 @@ TABLE = {
         {},
     ),
 }
-
-
-def able(filesystem: str) -> bool:
-    """Whether this machine can cut the power of such a disk, as `harness doctor` finds out."""
-    check = next(check for check in doctor.CHECKS if f"real {filesystem} disk" in check.name)
-    try:
-        return bool(check.try_it())
-    except (OSError, RuntimeError):
-        return False
 
 
 @pytest.fixture(scope="module", params=FILESYSTEMS)
@@ -151,7 +143,8 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from jobs import run_job
 print("started", flush=True)
-run_job(Path(sys.argv[2]), f"open('here', 'w').close()\\nimport signal\\nsignal.pause()", f"power-cut on {sys.argv[3]} before mkdir cut")
+program = "open('here', 'w').close(); import signal; signal.pause()"
+run_job(Path(sys.argv[2]), program, f"power-cut on {sys.argv[3]} before mkdir cut")
 """
 
 
@@ -223,6 +216,31 @@ def test_the_refusal_says_what_is_missing(tmp_path, lacking, monkeypatch):
         assert {"root": "unshare", "mkfs": "mkfs.of-no-kind is not installed", "loop devices": "a loop device: No such"}[
             lacking
         ] in text
+    assert leftovers(tmp_path) == []
+
+
+def test_a_case_is_refused_where_there_is_no_loop_device(tmp_path, filesystem):
+    """Through the keeper and the supervisor, in a child that sees another device in its place."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        text = "no refusal"
+        try:
+            if os.getuid() == 0:
+                private_mounts(user_namespace=False)
+                kernel.mount("/dev/null", "/dev/loop-control", "", 4096)  # MS_BIND
+            run_job(tmp_path, "pass", f"power-cut on {filesystem} before mkdir cut")
+        except (OSError, CapabilityError) as error:
+            text = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(write, text.encode())
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    assert text.startswith(f"CapabilityError: this machine cannot cut the power of a real {filesystem} disk"), text
+    assert "`power-cut keeping ...`, the model, needs none of them" in text
     assert leftovers(tmp_path) == []
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from test_power_cuts_are_real import able
+from disks import able
 
 from harness import crash
 from harness.case import Workbench
