@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.crash import Model, flatten
+from harness.crash import Model
 from harness.crash_states import lost_changes, power_choices
 from harness.fault import Survivors
 from harness.grammar import parse
@@ -96,4 +96,3 @@ def test_each_choice_is_offered_once():
     choices = list(power_choices(Writer().put("a", 1).put("b", 1).do("rename", "a", "c").model))
     assert len(choices) == len(set(choices))
     assert {choice.data for choice in choices} == {"all", "no", "empty", "zeroed", "torn", "rewritten", "guarded"}
-    assert flatten(()) == ()

@@ -26,6 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     *((word,) for word in WORDS),
     ("checkpoint_files",),
     ("trace",),
+    ("pieces",),
     ("probe", "inject", "launch", "crash"),
     ("crash_states",),
     ("supervisor",),
