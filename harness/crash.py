@@ -5,6 +5,9 @@ content of files (back to the last sync; or only the lengths are kept; or zeros 
 there), and changes of names, from the last one backwards, or any single one. A sync of a file makes its content durable, not
 its name; a sync of a directory makes the names in it durable, not those above it; a rename counts for the directory that the
 name is in afterwards. What was there when the trace began is durable.
+What ext4 and XFS do beyond that is modelled as it was seen on them (`harness.inject.power` cuts their power): both write a file
+that was emptied and written anew, ext4 also one that was renamed over another; a file that grew keeps on ext4 its new length up
+to the end of its last durable block, with zeros there.
 Not covered: disks that lie about a sync; blocks of one file that reach the disk in another order than they were written (but
 for zeros); loss of a change of names together with the survival of some later ones (but for any single one).
 
@@ -20,8 +23,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from harness.fault import Survivors, matches_path
+from harness.pieces import flatten
 from harness.trace import Operation, Stretch, Trace
-from harness.tree import Entry, Piece, Tree
+from harness.tree import Entry, Tree
 
 BLOCK_BYTES = 4096
 _MOST_LINKS = 40
@@ -74,6 +78,8 @@ class Model:
         self.durable: set[int] = set()
         self._nodes: dict[int, _Node] = {ROOT: _Node("dir", 0o755)}
         self._by_inode: dict[int, int] = {}
+        self._rewritten: set[int] = set()  # files that were emptied
+        self._replacing: set[int] = set()  # files that were renamed over others
         for item in initial.initial:
             self._begin_with(item.path, item.kind, item.inode, item.mode, item.data, item.target)
         self.durable = {change.number for change in self.changes}
@@ -91,6 +97,7 @@ class Model:
         for node in other._nodes.values():
             node.entries = dict(node.entries)
         other._by_inode = dict(self._by_inode)
+        other._rewritten, other._replacing = set(self._rewritten), set(self._replacing)
         return other
 
     # -- what operations do -------------------------------------------------------------------------------------------
@@ -184,6 +191,8 @@ class Model:
             other = self._nodes[target].entries.get(new_name)
             self._change_names(operation, node, ((source, old_name, other), (target, new_name, node)), (target,))
         elif self._nodes[target].entries.get(new_name) != node:  # two names of one file: rename(2) does nothing
+            if new_name in self._nodes[target].entries:
+                self._replacing.add(node)
             self._change_names(operation, node, ((source, old_name, None), (target, new_name, node)), (target,))
 
     def _mode_changed(self, operation: Operation) -> None:
@@ -224,21 +233,36 @@ class Model:
         lost = survivors.lost_name - 1
         names_kept = {change.number for number, change in enumerate(kept) if number != lost}
         present = {c.number for c in self.changes if c.number in self.durable or c.number in names_kept}
-        data = [self._surviving(change, survivors) for change in pending if change.sort == "data"]
-        torn = self._torn([change for change in pending if change.sort == "data"], survivors)
-        replaced = {change.number: change for change in (*torn, *(change for change in data if change is not None))}
+        of_data = [change for change in pending if change.sort == "data"]
+        whole = [left for change in of_data if (left := self._surviving(change, survivors)) is not None]
+        parts = [*self._torn(of_data, survivors), *self._padded(of_data, survivors)]
+        replaced = {change.number: change for change in (*parts, *whole)}
         changes = [replaced.get(change.number, change) for change in self.changes]
         return self._state(present | replaced.keys(), changes)
 
     def _surviving(self, change: Change, survivors: Survivors) -> Change | None:
-        """What is left of an unsynced change of data, but for torn files."""
-        if survivors.data == "all" or not self.suffers(change, survivors):
+        """What is left of an unsynced change of data, but for torn and padded files."""
+        if not self.suffers(change, survivors):
             return change
         if survivors.data == "zeroed":
             if change.data is None:
                 return change
             return Change(**{**vars(change), "data": Stretch(-1, change.data.size_bytes, "")})
-        return change if survivors.data == "empty" and change.data is None else None  # torn: see below
+        return change if survivors.data == "empty" and change.data is None else None  # torn, padded: see below
+
+    def _padded(self, pending: Sequence[Change], survivors: Survivors) -> list[Change]:
+        """Of each file that grew, its growth up to the end of its last durable block, as zeros."""
+        if survivors.data != "guarded":
+            return []
+        kept = []
+        for node in dict.fromkeys(change.node for change in pending if self.suffers(change, survivors)):
+            own = [change for change in self.changes if change.node == node and change.sort == "data"]
+            durable = sum(piece.size_bytes for piece in flatten(c for c in own if c.number in self.durable))
+            size = min(sum(piece.size_bytes for piece in flatten(own)), durable + -durable % BLOCK_BYTES)
+            first = next(change for change in own if change.number not in self.durable)
+            if size > durable:
+                kept.append(Change(**{**vars(first), "data": None, "offset": size}))
+        return kept
 
     def _torn(self, pending: Sequence[Change], survivors: Survivors) -> list[Change]:
         """Of each torn file the first changes, up to the chosen part of its unsynced bytes; the last of them is cut."""
@@ -263,7 +287,12 @@ class Model:
         return kept
 
     def suffers(self, change: Change, survivors: Survivors) -> bool:
-        """Whether a change of data belongs to a file that a choice speaks of."""
+        """Whether a change of data is one that a choice takes, in whole or in part."""
+        spared: set[int] = set()
+        if survivors.data in ("rewritten", "guarded"):
+            spared = self._rewritten | (self._replacing if survivors.data == "guarded" else set())
+        if survivors.data == "all" or change.node in spared:
+            return False
         return not survivors.pattern or matches_path(survivors.pattern, self._name_for(change.node))
 
     def _name_for(self, node: int) -> str:
@@ -353,6 +382,8 @@ class Model:
 
     def _resize(self, operation: Operation, node: int, size_bytes: int) -> None:
         self._add(operation, "data", node, offset=size_bytes)
+        if size_bytes == 0:
+            self._rewritten.add(node)
 
     def _node_of(self, operation: Operation) -> int | None:
         node = self._by_inode.get(operation.inode)
@@ -417,45 +448,3 @@ _ACTIONS = {
     "rename": Model._renamed,
     "chmod": Model._mode_changed,
 }
-
-
-def flatten(changes: Iterable[Change]) -> tuple[Piece, ...]:
-    """The content of a file after some writes and changes of length, as runs of bytes from its start to its end."""
-    runs: list[tuple[int, int, int]] = []  # start, stop, source or -1; in order, without gaps between them
-    for change in changes:
-        end = runs[-1][1] if runs else 0
-        if change.data is None:
-            runs = _clip(runs, 0, change.offset)
-            if change.offset > (runs[-1][1] if runs else 0):
-                runs.append((runs[-1][1] if runs else 0, change.offset, -1))
-            continue
-        start, stop = change.offset, change.offset + change.data.size_bytes
-        if start == stop:
-            continue
-        if start > end:
-            runs.append((end, start, -1))
-        if start >= end:
-            runs.append((start, stop, change.data.start))
-        else:
-            runs = [*_clip(runs, 0, start), (start, stop, change.data.start), *_clip(runs, stop, max(end, stop))]
-    return _joined(runs)
-
-
-def _clip(runs: Sequence[tuple[int, int, int]], start: int, stop: int) -> list[tuple[int, int, int]]:
-    kept = []
-    for begin, end, source in runs:
-        first, last = max(begin, start), min(end, stop)
-        if first < last:
-            kept.append((first, last, source if source < 0 else source + first - begin))
-    return kept
-
-
-def _joined(runs: Sequence[tuple[int, int, int]]) -> tuple[Piece, ...]:
-    pieces: list[Piece] = []
-    for start, stop, source in runs:
-        before = pieces[-1] if pieces else None
-        if before is not None and (source == before.source == -1 or 0 <= before.source == source - before.size_bytes):
-            pieces[-1] = Piece(before.size_bytes + stop - start, before.source)
-        else:
-            pieces.append(Piece(stop - start, source))
-    return tuple(pieces)

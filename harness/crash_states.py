@@ -6,13 +6,15 @@ a real run. Pure.
 
 Bounds, which `Enumeration` states: with one or two ranks all cuts are taken, with more (or over `MAX_CUTS`) those that were
 seen; within a write at most three block boundaries; power is cut at the points of the orders that were seen, with each first
-part of the unsynced changes of names, each single one lost, and each file's unsynced content gone, empty, zeroed or torn.
+part of the unsynced changes of names, each single one lost, and each file's unsynced content gone, empty, zeroed, torn, or as
+ext4 and XFS keep it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from harness.crash import BLOCK_BYTES, Change, Model
 from harness.fault import (
@@ -26,7 +28,7 @@ from harness.fault import (
     Who,
 )
 from harness.trace import Event, Mark, Operation, Order, SaveWindow, Trace, stable_pattern
-from harness.tree import Contents, Tree
+from harness.tree import Contents, Tree, difference
 
 MAX_CUTS = 400
 _ALL = Who(quantifier="all")
@@ -381,11 +383,14 @@ def power_choices(model: Model) -> Iterator[Survivors]:
     yield Survivors(0, 0, "no")  # nothing that is unsynced survives
     for data in ("no", "empty", "zeroed"):
         yield Survivors(-1, 0, data)  # names survive, data does not
+    for data in ("guarded", "rewritten"):  # as ext4 and XFS keep it
+        yield Survivors(-1, 0, data)
+        yield Survivors(0, 0, data)
     for position in (Position(byte=BLOCK_BYTES), Position(percent=50.0), Position(byte=-1)):
         yield Survivors(-1, 0, "torn", position)
     yield Survivors(0, 0, "all")  # unsynced names are lost
     for count in range(1, num_names):
-        for data in ("all", "no"):
+        for data in ("all", "no", "guarded", "rewritten"):
             yield Survivors(count, 0, data)
     for number in range(1, num_names):
         yield Survivors(-1, number, "all")
@@ -395,10 +400,26 @@ def power_choices(model: Model) -> Iterator[Survivors]:
                 yield Survivors(-1, 0, data, None, path)
 
 
+def survivors_found(model: Model, root: Path, data: Path) -> Survivors | None:
+    """What a real power cut has left, in the words of the model: the first of its choices that is this directory, byte for byte.
+
+    Args:
+        model: the directory at the moment of the cut.
+        root: the directory that was found after it.
+        data: the data file of the trace.
+
+    Returns:
+        None where no choice is.
+    """
+    if not difference(model.everything(), root, data):
+        return Survivors()
+    return next((s for s in power_choices(model) if not difference(model.after_power_loss(s), root, data)), None)
+
+
 def lost_changes(model: Model, survivors: Survivors) -> tuple[Change, ...]:
     """The unsynced changes that a choice takes, in whole or in part."""
     names = model.pending_names
     kept = names if survivors.first_names < 0 else names[: survivors.first_names]
     gone = {change.number for change in names} - {c.number for n, c in enumerate(kept) if n != survivors.lost_name - 1}
-    spoiled = [] if survivors.data == "all" else [c for c in model.pending if c.sort == "data" and model.suffers(c, survivors)]
+    spoiled = [c for c in model.pending if c.sort == "data" and model.suffers(c, survivors)]
     return tuple(sorted([c for c in names if c.number in gone] + spoiled, key=lambda change: change.number))

@@ -6,6 +6,7 @@ Responsible for: trying. Nothing is guessed from version numbers; a check forks 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -23,7 +24,8 @@ from pathlib import Path
 import psutil
 
 from harness.errors import CapabilityError
-from harness.inject import kernel
+from harness.fault import FILESYSTEMS
+from harness.inject import kernel, power
 from harness.inject.bpf import FIRST_WATCHED_FD
 from harness.inject.disk import SmallDisk, room_bytes
 from harness.inject.install import install
@@ -183,6 +185,27 @@ def _small_disk() -> str:
         return _in_child(fill)
 
 
+def _power(filesystem: str) -> str:
+    with tempfile.TemporaryDirectory(prefix="harness-doctor-") as folder:
+        root = Path(folder, "disk")
+        root.mkdir()
+
+        def cut() -> str:
+            disk = power.RealDisk(root, filesystem, Path(folder))
+            (root / "unsynced").write_bytes(_PROBE_BYTES)
+            with (root / "synced").open("wb", buffering=0) as file:
+                file.write(_PROBE_BYTES)
+                os.fsync(file)
+            power.cut(root, filesystem)
+            disk.keep()
+            if (root / "synced").read_bytes() != _PROBE_BYTES:
+                raise OSError(0, f"a synced file did not survive the power cut of {filesystem}")
+            lost = not (root / "unsynced").exists() or not (root / "unsynced").stat().st_size
+            return f"a synced file survived, the unsynced bytes {'were lost' if lost else 'survived too'}"
+
+        return _in_child(cut)
+
+
 def _torch() -> str:
     program = (
         "import torch, torch.distributed as d; gloo = 'gloo' if d.is_gloo_available() else 'NO GLOO'; "
@@ -264,6 +287,15 @@ CHECKS = (
         "a file system that is really full (`full-disk`)",
         "that fault; `quota` needs nothing",
         _small_disk,
+    ),
+    *(
+        Check(
+            f"power of a real {kind} disk",
+            f"root, loop devices and mkfs.{kind}: `power-cut on {kind}`",
+            "that fault; `power-cut keeping`, the model, needs none of it",
+            functools.partial(_power, kind),
+        )
+        for kind in FILESYSTEMS
     ),
     Check("torch with gloo", "training", "everything", _torch, required=True),
     Check("loopback interface", "gloo between the ranks of this machine", "more than one rank", _loopback, required=True),

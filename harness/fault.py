@@ -20,7 +20,7 @@ DAMAGE_EFFECTS = ("truncate", "flip", "zero", "delete", "swap", "replace", "tamp
 DISK_EFFECTS = ("quota", "full-disk")
 CHECKPOINT_CHOICES = ("newest", "older", "every")
 NAMES_CHOICES = ("no", "all")
-DATA_CHOICES = ("all", "no", "empty", "zeroed", "torn")
+DATA_CHOICES = ("all", "no", "empty", "zeroed", "torn", "rewritten", "guarded")
 FILESYSTEMS = ("ext4", "xfs")
 # What `tamper` can do to a checkpoint. Checksums on the way to the damage are corrected, so that they do not hide it.
 TAMPERINGS = {

@@ -36,8 +36,10 @@ Grammar (words in capitals are filled in; brackets are optional)::
     NAMES      no names | all names | N names (the first N) | all names but N: of the changes of names (a file made, renamed,
                removed) that no sync of their directory has made durable, those that survive the cut
     DATA       all data | no data (as of the last sync) | empty data (lengths as after the last truncation) | zeroed data
-               (full length, zeros) | torn data at POSITION (so much of it); each may end in `of PATTERN`: the files that
-               suffer, others keep everything
+               (full length, zeros) | torn data at POSITION (so much of it) | rewritten data (only of files that were emptied
+               and written anew, as XFS keeps it) | guarded data (also of files that were renamed over others; files that only
+               grew end in zeros up to the end of their last block, as ext4 keeps it); each may end in `of PATTERN`: the files
+               that suffer, others keep everything
     FILESYSTEM ext4 | xfs: the power of a real file system is cut, and what it kept is seen afterwards
     TAMPERING  what becomes wrong although every byte can still be read: a name of `TAMPERINGS`
 

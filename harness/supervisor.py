@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from harness import checkpoint_files, crash, tree
+from harness.crash_states import survivors_found
 from harness.errors import CapabilityError, LaunchError
 from harness.fault import PowerCutFault
-from harness.inject import damage
+from harness.inject import damage, power
 from harness.inject.arming import Injector, needs_reads
 from harness.inject.gate import Gate
 from harness.inject.operation import Operation
@@ -31,7 +32,7 @@ from harness.launch.connection import Connection, Launcher
 from harness.launch.exits import Exit, classify
 from harness.plan import AttemptPlan, Plan
 from harness.store import RecordWriter, RunDirectory, read_records
-from harness.trace import read_trace
+from harness.trace import Trace, read_trace
 
 # After one rank has died, the others notice by their broken connections; a launcher would end them at once. They get
 # this long to end by themselves, so that what they do meanwhile (commit a checkpoint, say) is seen.
@@ -43,6 +44,9 @@ _DONE_GRACE_S = 30.0
 # While an operation is held, the other ranks are looked at so often; they wait for it if they did nothing at so many looks.
 _LOOK_S = 0.005
 _IDLE_LOOKS = 4
+# A directory up to this size is compared with its trace before a real power cut: reading it takes half a second, in which the
+# file system writes little by itself.
+_COMPARED_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,9 @@ class AttemptRunner:
         self._processes: dict[int, _Process] = {}
         self._timers: dict[str, float] = {}
         self._refused: CapabilityError | None = None
+        cut = attempt.power_cut
+        full = attempt.disk is not None and attempt.disk.effect == "full-disk"
+        self._disk_kind = "tmpfs" if full else cut.filesystem if cut is not None else ""  # of the attempt's own disk
         self._done = False
         self._peer_died = False
         self._cut = False
@@ -134,7 +141,9 @@ class AttemptRunner:
         attempt = self._attempt
         self._damage()
         if self._recording is not None:
-            self._recorder = Recorder(self._folder, self._root, self._operations)
+            self._recorder = Recorder(self._folder, self._operations)
+            if not self._disk_kind:
+                self._recorder.begin(self._root)
         last_rank = self._recording.last_rank if self._recording else None
         self._injector = Injector(attempt, self._root, self._logs, self, self._operations, self._recorder, last_rank)
         self._log.write("files", moment="begin", files=checkpoint_files.snapshot(self._root))
@@ -173,14 +182,14 @@ class AttemptRunner:
     def _serve(self, connection: Connection, started: float) -> None:
         reads, read_opens = needs_reads(self._attempt)
         disk = self._attempt.disk
-        real = disk is not None and disk.effect == "full-disk"
         spec = launch_spec(self._plan, self._attempt.index, self._attempt.world_size, self._folder, self._root, os.getpid())
         spec = replace(
             spec,
             reads=reads,
             read_opens=read_opens,
-            disk_path=str(self._root) if real else "",
-            disk_bytes=disk.size_bytes if disk is not None and real else 0,
+            disk_path=str(self._root) if self._disk_kind else "",
+            disk_kind=self._disk_kind,
+            disk_bytes=disk.size_bytes if disk is not None else 0,
         )
         connection.launch(spec)
         self._timers["deadline"] = started + self._plan.scenario.deadline_s
@@ -238,7 +247,9 @@ class AttemptRunner:
         elif event == "exited":
             self._exited(message)
         elif event == "disk":
-            self._log.write("disk", how=message["how"])
+            self._log.write("disk", how=message["how"], kind=message["kind"])
+            if self._recorder is not None:  # what the ranks do meanwhile waits at the gate
+                self._recorder.begin(self._seen_by(message["pid"]))
         elif event == "refused":
             self._refused = _refusal(message)
             connection.kill_tree()
@@ -334,9 +345,12 @@ class AttemptRunner:
             self._log.write("killed", rank=rank, signal=number.name, why=why)
 
     def fired(self, fault: object, rank: int, **facts: Any) -> None:
-        """Writes down that a fault has fired, before its effect can be seen."""
-        self._cut = self._cut or isinstance(fault, PowerCutFault)
+        """Writes down that a fault has fired, before its effect can be seen; the power of a real disk is cut here."""
         self._log.write("fired", fault=str(fault), rank=rank, attempt=self._attempt.index, **facts)
+        if isinstance(fault, PowerCutFault):
+            self._cut = True
+            if fault.filesystem:
+                self._cut_power(fault)
 
     def released(self, fault: object, rank: int, why: str) -> None:
         """Writes down that a held operation goes on, and why."""
@@ -371,31 +385,62 @@ class AttemptRunner:
         return self._processes[rank].pid
 
     def _committed(self, record: dict[str, Any]) -> None:
-        root = self._root
-        if self._attempt.disk and self._attempt.disk.effect == "full-disk":
-            root = Path(f"/proc/{self._processes[0].pid}/root{root}")
-        files = checkpoint_files.snapshot(root, str(record["checkpoint"]))
+        files = checkpoint_files.snapshot(self._living_root(), str(record["checkpoint"]))
         self._log.write("committed", step=record["step"], checkpoint=record["checkpoint"], files=files)
 
     # -- before and after ---------------------------------------------------------------------------------------------
 
+    def _seen_by(self, pid: int) -> Path:
+        """The checkpoint directory as a process of the attempt sees it, which may have mounted a disk there."""
+        return Path(f"/proc/{pid}/root{self._root}") if self._disk_kind else self._root
+
+    def _living_root(self) -> Path:
+        """The same as the ranks see it that are alive now."""
+        return self._seen_by(next((process.pid for process in self._processes.values() if process.end is None), os.getpid()))
+
+    def _cut_power(self, fault: PowerCutFault) -> None:
+        """Stops a real disk before the ranks are killed: what they would still do, or their end, must not reach it."""
+        root = self._living_root()
+        model, trace = self._modelled()
+        if sum(p.size_bytes for entry in model.everything().values() for p in entry.pieces) <= _COMPARED_BYTES:
+            self._compare(model, trace, root)
+        try:
+            power.cut(root, fault.filesystem)
+        except OSError as error:
+            raise LaunchError(f"the power of the real disk could not be cut: {error}; expected a shutdown as root") from error
+
     def _lose_power(self) -> None:
-        """Takes from the directory what the planned power cut takes, if it has fired."""
+        """Takes from the directory what the planned power cut takes, if it has fired, or says what a real one has taken."""
         cut = self._attempt.power_cut
         if self._recording is None:
             return
+        model, trace = self._modelled()
+        if cut is None or not cut.filesystem or not self._cut:
+            self._compare(model, trace, self._root)
+        if cut is None or not self._cut:
+            return
+        if cut.survivors is not None:
+            tree.build(model.after_power_loss(cut.survivors), trace.data, self._root)
+            return
+        found = survivors_found(model, self._root, trace.data)
+        lost = tree.differing(model.everything(), self._root, trace.data)
+        self._log.write("power", filesystem=cut.filesystem, survivors=None if found is None else str(found), lost=lost)
+
+    def _modelled(self) -> tuple[crash.Model, Trace]:
+        """What was traced so far, and the directory as it makes it."""
         records, _ = read_records(self._folder / "operations.jsonl")
         trace = read_trace(self._folder, records)
-        for text in trace.problems:
-            self._log.write("escaped", what=text)
         model = crash.Model.of(trace)
         model.run(trace.operations)
-        unseen = tree.difference(model.everything(), self._root, trace.data)
+        return model, trace
+
+    def _compare(self, model: crash.Model, trace: Trace, root: Path) -> None:
+        """Writes down what was written past the trace."""
+        for text in trace.problems:
+            self._log.write("escaped", what=text)
+        unseen = tree.difference(model.everything(), root, trace.data)
         if unseen:
             self._log.write("escaped", what=unseen)
-        if cut is None or cut.survivors is None or not self._cut:
-            return
-        tree.build(model.after_power_loss(cut.survivors), trace.data, self._root)
 
     def _damage(self) -> None:
         before = checkpoint_files.snapshot(self._root)
@@ -426,7 +471,9 @@ class AttemptRunner:
 
 
 def _refusal(message: dict[str, Any]) -> CapabilityError:
-    if message["what"] == "full-disk":
+    if message["what"] == "disk" and message["kind"] != "tmpfs":
+        return power.refusal(message["kind"], message["error"])
+    if message["what"] == "disk":
         return CapabilityError(
             f"mounting a small file system was refused ({message['error']})",
             "fill a real disk",

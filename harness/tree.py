@@ -13,13 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-
-@dataclass(frozen=True)
-class Piece:
-    """A run of bytes of a file: `size_bytes` from `source` in the data file on, or zeros where `source` is negative."""
-
-    size_bytes: int
-    source: int
+from harness.pieces import Piece
 
 
 @dataclass(frozen=True)
@@ -137,16 +131,31 @@ def read_tree(root: Path) -> dict[str, tuple[str, int, str]]:
 
 def difference(tree: Tree, root: Path, data: Path) -> str:
     """Where a real directory is not what was built or traced, in words; "" if it is, byte for byte."""
+    expected, found = _described(tree, data), read_tree(root)
+    for path in _differing(expected, found):
+        return _differs(path, expected.get(path), found.get(path))
+    return ""
+
+
+def differing(tree: Tree, root: Path, data: Path) -> list[str]:
+    """The paths that a real directory does not hold as a state does."""
+    return _differing(_described(tree, data), read_tree(root))
+
+
+_Described = dict[str, tuple[str, int, str]]
+
+
+def _described(tree: Tree, data: Path) -> _Described:
+    """A state as `read_tree` describes a directory."""
     contents = Contents(data)
-    expected = {
+    return {
         path: (entry.kind, entry.mode, entry.target or (contents.of(entry.pieces) if entry.kind == "file" else ""))
         for path, entry in tree.items()
     }
-    found = read_tree(root)
-    for path in sorted(expected.keys() | found.keys()):
-        if expected.get(path) != found.get(path):
-            return _differs(path, expected.get(path), found.get(path))
-    return ""
+
+
+def _differing(expected: _Described, found: _Described) -> list[str]:
+    return sorted(path for path in expected.keys() | found.keys() if expected.get(path) != found.get(path))
 
 
 def _differs(path: str, expected: tuple[str, int, str] | None, found: tuple[str, int, str] | None) -> str:

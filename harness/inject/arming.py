@@ -116,9 +116,13 @@ class Injector:
         elif (held := self._to_hold(operation)) is not None:
             self._held.append(held)
         else:
-            self._attempt(self._answer, operation)
-            self._happened()
-            self._release([held for held in self._held if held.happened])
+            self._go(operation)
+
+    def _go(self, operation: Operation) -> None:
+        """Answers an operation, and lets go on what was held until it."""
+        self._attempt(self._answer, operation)
+        self._happened(operation)
+        self._release([held for held in self._held if held.happened])
 
     def _attempt(self, action: Callable[[Operation], None], operation: Operation) -> None:
         try:
@@ -142,8 +146,9 @@ class Injector:
         self._held = [held for held in self._held if held.operation.rank != rank]
 
     def release_waiting(self) -> None:
-        """Lets go on what is held for nothing: all other ranks wait for it."""
-        self._release([held for held in self._held if self._actions.others_wait(held.operation.rank)][:1])
+        """Lets go on what all other ranks wait for. A patient kill comes first: a rank that is held has gone as far as it can."""
+        waited_for = [held for held in self._held if self._actions.others_wait(held.operation.rank)]
+        self._release(sorted(waited_for, key=lambda held: held.fault is not None)[:1])
 
     def _to_hold(self, operation: Operation) -> _Held | None:
         found = None
@@ -151,8 +156,6 @@ class Injector:
         for index, fault in enumerate(self._plan.live):
             if not isinstance(fault, HoldFault):
                 continue
-            if operation.rank == fault.until_rank and fault.until.matches(operation.call.operation, names):
-                self._seen[-1 - index, operation.rank] += 1
             if not fault.who.covers(operation.rank) or not fault.point.matches(operation.call.operation, names):
                 continue
             self._seen[index, operation.rank] += 1
@@ -181,14 +184,21 @@ class Injector:
 
     def _release(self, ready: list[_Held]) -> None:
         for held in ready:
+            if held not in self._held:
+                continue  # what was released just before has released it, or has killed its rank
             self._held.remove(held)
             if held.fault is not None:
                 why = f"rank {held.fault.until_rank} went first" if held.happened else "all other ranks were waiting for it"
                 self._actions.released(held.fault, held.operation.rank, why)
-            self._attempt(self._answer, held.operation)
+            self._go(held.operation)
 
-    def _happened(self) -> None:
-        """Marks what was held until the operation that was just done."""
+    def _happened(self, operation: Operation) -> None:
+        """Counts what a hold may wait for, once it is done and not when it is asked for: it may be held itself until then."""
+        names = [name for name in operation.names if name is not None]
+        for index, fault in enumerate(self._plan.live):
+            mine = isinstance(fault, HoldFault) and operation.rank == fault.until_rank
+            if mine and isinstance(fault, HoldFault) and fault.until.matches(operation.call.operation, names):
+                self._seen[-1 - index, operation.rank] += 1
         for held in self._held:
             if held.fault is not None:
                 index = self._plan.live.index(held.fault)

@@ -35,8 +35,11 @@ def room_bytes(path: str) -> int:
     return facts.f_bavail * facts.f_frsize
 
 
-def private_mounts() -> str:
+def private_mounts(*, user_namespace: bool = True) -> str:
     """Gives the calling process a mount namespace of its own.
+
+    Args:
+        user_namespace: whether it may be one inside a new user namespace, in which a real disk cannot be mounted.
 
     Returns:
         "root" if it was allowed as it is, "user namespace" if one had to be made for it.
@@ -49,6 +52,8 @@ def private_mounts() -> str:
         kernel.unshare(kernel.CLONE_NEWNS)
         how = "root"
     except PermissionError:
+        if not user_namespace:
+            raise
         kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
@@ -89,13 +94,26 @@ class SmallDisk:
         Raises:
             OSError: they could not be kept.
         """
-        target = Path(f"/proc/self/fd/{self._below}")
-        for entry in list(target.iterdir()):
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
-        shutil.copytree(self.path, target, dirs_exist_ok=True, symlinks=True)
+        bring_back(self.path, self._below)
+
+
+def bring_back(source: Path, below: int) -> None:
+    """Makes an open directory hold exactly what another one holds.
+
+    Args:
+        source: what is copied.
+        below: descriptor of the directory, which may be hidden by a mount; what is in it goes.
+
+    Raises:
+        OSError: a file could not be copied.
+    """
+    target = Path(f"/proc/self/fd/{below}")
+    for entry in list(target.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
 
 
 def no_space(operation_size_bytes: int, room: int) -> tuple[int, int]:

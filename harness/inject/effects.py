@@ -148,12 +148,14 @@ def _with_descriptor(operation: Operation, witness: Witness) -> int:
     fd = kernel.duplicate_descriptor(operation.pid, arguments[0])
     try:
         witness.file(fd)
-        if name in ("fsync", "sync_file_range"):
+        if name == "fsync":
             os.fsync(fd)
+        elif name == "sync_file_range":  # not an fsync: that would make durable what the job has left to chance
+            kernel.sync_file_range(fd, *arguments[1:4])
         elif name == "fdatasync":
             os.fdatasync(fd)
         elif name == "syncfs":
-            os.sync()
+            kernel.syncfs(fd)
         elif name == "ftruncate":
             witness.resized(arguments[1])
             os.ftruncate(fd, arguments[1])

@@ -1,6 +1,7 @@
 """Thin, typed calls into the kernel that Python 3.11 has no function for. No policy.
 
-Source: seccomp(2), seccomp_unotify(2), pidfd_getfd(2), process_vm_readv(2), renameat2(2), prctl(2), mount(2), unshare(2).
+Source: seccomp(2), seccomp_unotify(2), pidfd_getfd(2), process_vm_readv(2), renameat2(2), prctl(2), mount(2), unshare(2),
+syncfs(2), sync_file_range(2).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _RESPONSE = struct.Struct("QqiI")
 _ADD = struct.Struct("QIIII")
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_Long = ctypes.c_int64
 _libc.syscall.restype = ctypes.c_long
 _libc.process_vm_readv.restype = _libc.process_vm_writev.restype = ctypes.c_ssize_t
 
@@ -205,6 +207,16 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
     _checked(result, f"mount {kind or source} on {target}")
 
 
-def unmount(target: str) -> None:
-    """Calls umount2(2) with MNT_DETACH. Raises: OSError."""
-    _checked(_libc.umount2(target.encode(), 2), f"umount {target}")
+def unmount(target: str, *, lazily: bool = True) -> None:
+    """Calls umount2(2), with MNT_DETACH where that may be done `lazily`. Raises: OSError (EBUSY while it is in use)."""
+    _checked(_libc.umount2(target.encode(), 2 if lazily else 0), f"umount {target}")
+
+
+def sync_file_range(fd: int, offset: int, size_bytes: int, flags: int) -> None:
+    """Writes pages of a file to the disk, and makes nothing durable. Raises: OSError."""
+    _checked(_libc.sync_file_range(fd, _Long(offset), _Long(size_bytes), ctypes.c_uint(flags)), "sync_file_range")
+
+
+def syncfs(fd: int) -> None:
+    """Makes everything durable that the file system of an open file holds. Raises: OSError."""
+    _checked(_libc.syncfs(fd), "syncfs")

@@ -133,14 +133,20 @@ class Recorder:
 
     Args:
         folder: of the attempt, for the data file.
-        root: the checkpoint directory.
         log: its `operations.jsonl`.
     """
 
-    def __init__(self, folder: Path, root: Path, log: RecordWriter) -> None:
+    def __init__(self, folder: Path, log: RecordWriter) -> None:
         self._data = DataFile(folder / DATA_FILE)
         self._log = log
         self._unfollowed: set[str] = set()
+
+    def begin(self, root: Path) -> None:
+        """Writes down what is there, before anything is done.
+
+        Args:
+            root: the checkpoint directory as the ranks see it, since files are known by their inodes.
+        """
         for path in [root, *sorted(root.rglob("*"))]:
             self._initial(root, path)
 

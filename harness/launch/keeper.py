@@ -27,6 +27,7 @@ import psutil
 from harness.inject import kernel
 from harness.inject.disk import SmallDisk
 from harness.inject.install import install
+from harness.inject.power import RealDisk
 from harness.launch.spec import MESSAGE_BYTES, LaunchSpec, ProcessSpec
 
 # Helpers of a training process (multiprocessing's resource tracker, for one) end by themselves once it is gone.
@@ -40,7 +41,7 @@ class Keeper:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._ranks: dict[int, int] = {}  # process id → rank, while it runs
-        self._disk: SmallDisk | None = None
+        self._disk: SmallDisk | RealDisk | None = None
 
     def run(self) -> None:
         """From the launch request to the end of the last process."""
@@ -68,12 +69,16 @@ class Keeper:
     def _prepare_disk(self, spec: LaunchSpec) -> bool:
         if not spec.disk_path:
             return True
+        path = Path(spec.disk_path)
         try:
-            self._disk = SmallDisk(Path(spec.disk_path), spec.disk_bytes)
+            if spec.disk_kind == "tmpfs":
+                self._disk = SmallDisk(path, spec.disk_bytes)
+            else:
+                self._disk = RealDisk(path, spec.disk_kind, Path(spec.directory))
         except OSError as error:
-            self._send("refused", what="full-disk", errno=error.errno, error=str(error))
+            self._send("refused", what="disk", kind=spec.disk_kind, errno=error.errno, error=str(error))
             return False
-        self._send("disk", how=self._disk.how)
+        self._send("disk", how=self._disk.how, kind=spec.disk_kind, pid=os.getpid())
         return True
 
     def _start(self, spec: LaunchSpec, process: ProcessSpec) -> None:
@@ -128,7 +133,7 @@ class Keeper:
             try:
                 self._disk.keep()
             except OSError as failure:
-                error = f"the files of the small disk could not be kept: {failure}"
+                error = f"the files of the attempt's own disk could not be kept: {failure}"
         self._send("done", leftover=leftover, error=error)
 
     def _leftover(self) -> list[tuple[int, str]]:

@@ -1,7 +1,7 @@
 """What the supervisor asks a keeper to start. Pure data, sent as JSON over the control socket.
 
 The control socket is a Unix socket of sequenced packets. The supervisor sends one `LaunchSpec`; the keeper and its
-children answer with records: `gate` (carries a listener), `started`, `exited`, `refused`, `done`.
+children answer with records: `disk`, `gate` (carries a listener), `started`, `exited`, `refused`, `done`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class LaunchSpec:
         directory: working directory of the processes.
         supervisor: its process id.
         gated: whether they run behind the gate; `reads` and `read_opens` say what else it traps.
-        disk_path: where a small disk is mounted, "" for none; `disk_bytes` is its size.
+        disk_path: where a disk of the attempt's own is mounted, "" for none.
+        disk_kind: tmpfs (a small disk, of `disk_bytes`), or ext4 or xfs (a real one, whose power can be cut).
     """
 
     processes: tuple[ProcessSpec, ...]
@@ -51,6 +52,7 @@ class LaunchSpec:
     reads: bool = False
     read_opens: bool = False
     disk_path: str = ""
+    disk_kind: str = "tmpfs"
     disk_bytes: int = 0
     unset: tuple[str, ...] = field(default=())
 
