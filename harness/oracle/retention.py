@@ -1,8 +1,9 @@
 """The last good checkpoint is never lost, and what is not needed does not pile up.
 
 Holds when, at the end of every attempt, the checkpoint that was committed last (and that the harness left alone) is still
-there byte for byte; and, after a clean end (every rank with exit code 0, no fault in that attempt), there is no temporary
-file, no directory of a checkpoint that was never committed, and no more than keep-last checkpoints.
+there byte for byte, or a newer one of the same name, from which the next attempt resumed; and, after a clean end (every rank
+with exit code 0, no fault in that attempt), there is no temporary file, no directory of a checkpoint that was never committed,
+and no more than keep-last checkpoints.
 
 Does not verify: moments within an attempt (a checkpoint could be gone and come back; `harness.crash` looks at those);
 checkpoints of which only the committing rename was seen, since their bytes were never recorded; empty directories; the
@@ -29,11 +30,18 @@ def retention(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  e
     for attempt in run.attempts:
         hit = history.damaged(attempt.index, "end")
         whole = [commit for commit in history.standing(attempt.index + 1) if commit.name not in hit]
-        if whole and not findings:  # once lost it stays lost; the first time is the one to look at
+        # Once lost it stays lost; the first time is the one to look at.
+        if whole and not findings and not _replaced(history, attempt, whole[-1]):
             findings += _lost(attempt, whole[-1])
     if run.attempts:
         findings += _untidy(run, history, run.attempts[-1])
     return findings
+
+
+def _replaced(history: History, attempt: AttemptRun, commit: Commit) -> bool:
+    """Whether its name stands for a newer checkpoint by now, which nobody had been told of when the attempt was cut."""
+    resume = history.resume_of(attempt.index + 1) if attempt.index + 1 < len(history.resumes) else None
+    return resume is not None and resume.name == commit.name and resume.batch > commit.batch
 
 
 def _lost(attempt: AttemptRun, commit: Commit) -> list[Finding]:

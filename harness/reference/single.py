@@ -166,4 +166,9 @@ def _overwrite(payload: dict[str, Any], path: Path) -> None:
 
 def build_format(config: TrainConfig) -> SingleFormat:
     """Return the format as the configuration wants it."""
-    return SingleFormat("in-place" in config.defect, omitted_parts(config.defect), "unsafe-load" in config.defect)
+    chosen = planted_single.PointerFirst if "pointer-first" in config.defect else SingleFormat
+    return chosen("in-place" in config.defect, omitted_parts(config.defect), "unsafe-load" in config.defect)
+
+
+# The planted variant builds on what is defined above.
+from harness.reference import planted_single  # noqa: E402
