@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness.crash import Change
 from harness.crash_states import CrashState, Cut
-from harness.oracle.verdict import Verdict
+from harness.oracle.verdict import Verdict, weight_of
 from harness.trace import Operation, Order, Trace
 
 KEPT_PER_CAUSE = 3
@@ -83,7 +83,8 @@ class Cause:
 class _Statement:
     """What holds of all states of a cause: `first` has happened, none of `awaited` has; or `lost` is gone.
 
-    `within`: a write of which a part has landed, where that alone makes the difference.
+    `within`: a write of which a part has landed, where that alone makes the difference. `unclear`: nothing of all this tells the
+    states from others, which pass.
     """
 
     first: Operation | None = None
@@ -91,6 +92,7 @@ class _Statement:
     within: Operation | None = None
     lost: list[str] = field(default_factory=list)
     example: Operation | None = None
+    unclear: bool = False
     members: list[tuple[CrashState, Judged]] = field(default_factory=list)
 
 
@@ -108,10 +110,12 @@ def find_causes(judged: Sequence[Judged], trace: Trace, order: Order) -> list[Ca
     kills = [row for row in rows if row[0].survivors is None]
     statements = _of_kills(kills, trace)
     lossless = {_place(state): statement for statement in statements for state, _ in statement.members}
+    alike = {id(one): statement for statement in statements for _, one in statement.members}
     powers: list[tuple[CrashState, Judged]] = []
     for state, one in failing:
         if state.survivors is not None and not _is_told(one.verdict):
-            statement = lossless.get((state.cut, -1, 0))
+            # A kill at this very point fails too, or leaves this very directory: no loss is needed.
+            statement = lossless.get((state.cut, -1, 0)) or alike.get(id(one))
             (powers if statement is None else statement.members).append((state, one))
     losses = _of_losses(powers, trace)
     causes = [_cause_of_kills(statement, trace, order) for statement in _joined(statements)]
@@ -133,8 +137,17 @@ def _place(state: CrashState) -> tuple[Cut, int, int]:
 
 def _of_kills(rows: Sequence[tuple[CrashState, Judged]], trace: Trace) -> list[_Statement]:
     """The fewest statements that together hold of all failing kills, and of none that passes. Greedy: the widest first."""
-    fails = _bits(one.verdict.outcome == "FAIL" and not _is_told(one.verdict) for _, one in rows)
-    passes = _bits(one.verdict.outcome == "PASS" or _is_told(one.verdict) for _, one in rows)
+    statements = []
+    for weight in sorted({weight_of(one.verdict.kind or "") for _, one in rows if one.verdict.outcome == "FAIL"}):
+        statements += _of_weight(rows, trace, weight)
+    return statements
+
+
+def _of_weight(rows: Sequence[tuple[CrashState, Judged]], trace: Trace, weight: int) -> list[_Statement]:
+    """The same for the failures of one weight: what leaves rubbish behind is another cause than what loses a checkpoint."""
+    harmed = [one.verdict.outcome == "FAIL" and not _is_told(one.verdict) for _, one in rows]
+    fails = _bits(bad and weight_of(one.verdict.kind or "") == weight for bad, (_, one) in zip(harmed, rows, strict=True))
+    passes = _bits(not bad and one.verdict.outcome != "INCONCLUSIVE" for bad, (_, one) in zip(harmed, rows, strict=True))
     statements: list[_Statement] = []
     candidates = _candidates(rows, trace, fails, passes)
     while fails:
@@ -145,9 +158,8 @@ def _of_kills(rows: Sequence[tuple[CrashState, Judged]], trace: Trace) -> list[_
         statement.members = [row for number, row in enumerate(rows) if held >> number & 1]
         statements.append(statement)
         fails &= ~held
-    # What no single statement tells from the states that pass, one by one.
     rest = [row for number, row in enumerate(rows) if fails >> number & 1]
-    return statements + [_Statement(first=state.last, within=state.torn, members=[(state, one)]) for state, one in rest]
+    return statements + ([_Statement(unclear=True, members=rest)] if rest else [])
 
 
 def _candidates(rows: Sequence[tuple[CrashState, Judged]], trace: Trace, fails: int, passes: int) -> list[tuple[int, _Statement]]:
@@ -192,17 +204,19 @@ def _joined(statements: Sequence[_Statement]) -> list[_Statement]:
     joined: dict[tuple[int, int], _Statement] = {}
     for statement in statements:
         key = (statement.first.n if statement.first else 0, statement.within.n if statement.within else 0)
-        known = joined.setdefault(key, statement)
+        known = statement if statement.unclear else joined.setdefault(key, statement)
         if known is not statement:
             known.awaited = [*known.awaited, *statement.awaited]
             known.members = [*known.members, *statement.members]
-    return list(joined.values())
+    return [*joined.values(), *(statement for statement in statements if statement.unclear)]
 
 
 def _cause_of_kills(statement: _Statement, trace: Trace, order: Order) -> Cause:
     first, awaited, within = statement.first, statement.awaited, statement.within
     sort, missing = "gap", _listed([phrase(op, trace) for op in awaited])
-    if within is not None:
+    if statement.unclear:
+        text = "of something that no operation tells from states that pass: perhaps the restart does not always do the same"
+    elif within is not None:
         text = f"a kill in the middle of {phrase(within, trace)} leaves a part of it"
     elif first is None:
         text = f"nothing that was saved is whole before {missing or 'the end of the save'}"

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.fault import Survivors, matches_path
-from harness.trace import Operation, Stretch, Trace
+from harness.trace import RACE_ERRORS, RACED, Operation, Stretch, Trace
 
 BLOCK_BYTES = 4096
 ROOT = 0
@@ -124,7 +124,7 @@ class Model:
         it is possible now, and the other way round.
         """
         for operation in operations:
-            if not operation.error or (operation.error in ("EEXIST", "ENOENT") and operation.operation in _RETRIED):
+            if not operation.error or (operation.error in RACE_ERRORS and operation.operation in RACED):
                 _ACTIONS.get(operation.operation, Model._ignore)(self, operation)
 
     def write_part(self, operation: Operation, size_bytes: int) -> None:
@@ -407,7 +407,6 @@ class Model:
                 yield from self._walk(number, f"{prefix}{name}/")
 
 
-_RETRIED = ("mkdir", "unlink", "rmdir", "rename", "link", "symlink")
 _ACTIONS = {
     "open": Model._open,
     "write": Model._written,

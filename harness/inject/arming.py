@@ -117,8 +117,7 @@ class Injector:
             self._held.append(held)
         else:
             self._attempt(self._answer, operation)
-            self._happened()
-            self._release([held for held in self._held if held.happened])
+            self._release_happened()
 
     def _attempt(self, action: Callable[[Operation], None], operation: Operation) -> None:
         try:
@@ -143,7 +142,9 @@ class Injector:
 
     def release_waiting(self) -> None:
         """Lets go on what is held for nothing: all other ranks wait for it."""
-        self._release([held for held in self._held if self._actions.others_wait(held.operation.rank)][:1])
+        # A patient kill waits for the others to come to their holds: when all stand still, it is its turn, not theirs.
+        patient_first = sorted(self._held, key=lambda held: held.fault is not None)
+        self._release([held for held in patient_first if self._actions.others_wait(held.operation.rank)][:1])
 
     def _to_hold(self, operation: Operation) -> _Held | None:
         found = None
@@ -151,8 +152,6 @@ class Injector:
         for index, fault in enumerate(self._plan.live):
             if not isinstance(fault, HoldFault):
                 continue
-            if operation.rank == fault.until_rank and fault.until.matches(operation.call.operation, names):
-                self._seen[-1 - index, operation.rank] += 1
             if not fault.who.covers(operation.rank) or not fault.point.matches(operation.call.operation, names):
                 continue
             self._seen[index, operation.rank] += 1
@@ -186,15 +185,28 @@ class Injector:
                 why = f"rank {held.fault.until_rank} went first" if held.happened else "all other ranks were waiting for it"
                 self._actions.released(held.fault, held.operation.rank, why)
             self._attempt(self._answer, held.operation)
+        if ready:
+            self._release_happened()
 
-    def _happened(self) -> None:
-        """Marks what was held until the operation that was just done."""
+    def _release_happened(self) -> None:
+        """Lets go on what was held until the operation that was just done."""
         for held in self._held:
             if held.fault is not None:
                 index = self._plan.live.index(held.fault)
                 held.happened = self._seen[-1 - index, held.fault.until_rank] >= held.fault.until.occurrence
+        self._release([held for held in self._held if held.happened])
+
+    def _count_for_holds(self, operation: Operation) -> None:
+        """Counts what a hold waits for, when it is done and not when it is asked for: it may be held itself."""
+        names = [name for name in operation.names if name is not None]
+        for index, fault in enumerate(self._plan.live):
+            if not isinstance(fault, HoldFault) or operation.rank != fault.until_rank:
+                continue
+            if fault.until.matches(operation.call.operation, names):
+                self._seen[-1 - index, operation.rank] += 1
 
     def _answer(self, operation: Operation) -> None:
+        self._count_for_holds(operation)
         index, fault = self._armed(operation)
         self._record(operation, fault)
         if fault is None:

@@ -58,13 +58,17 @@ def save_into_used_directory(training: Training, path: Path) -> None:
 
 
 def save_without_waiting(training: Training, path: Path) -> None:
-    """Commit as soon as rank 0's own shard is there: what the manifest lists was known before anything was written."""
+    """Commit as soon as rank 0's own shard is there: what the manifest lists was known before anything was written.
+
+    The ranks do meet in the end, so that only a death between the commit and the last shard shows the mistake.
+    """
     shard = sharded.build_shard(training)
     rank0_decides(lambda: prepare_directory(path))
     shards = exchange_records(path, lambda: [record_of(shard)])
     sharded.write_shard(shard, path)
     if training.world.rank == 0:
         write_manifest(path, make_manifest(header_of(training), shards))
+    gather_values(None)
 
 
 def save_renaming_early(training: Training, path: Path) -> None:
@@ -86,6 +90,7 @@ def save_renaming_early(training: Training, path: Path) -> None:
         staging.rename(path)
     fsync_directory(path)
     fsync_directory(path.parent)
+    gather_values(None)  # too late
 
 
 def record_of(shard: dict[str, Any]) -> ShardRecord:

@@ -17,13 +17,13 @@ POINTER_NAME = "latest"
 
 def write_pointer(parent: Path, name: str) -> None:
     """Let the pointer name a checkpoint, atomically and durably, as if the rest were as careful."""
-    pointer = parent / POINTER_NAME
 
     def write(file: Any) -> None:
         file.write(name.encode())
 
     make_directory(parent)
-    write_durably(pointer, write, temporary_path(pointer))
+    # Under a name that a restart knows for a left-over.
+    write_durably(parent / POINTER_NAME, write, temporary_path(parent / f"step-{POINTER_NAME}"))
 
 
 class PointerFirst(single.SingleFormat):
