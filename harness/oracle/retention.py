@@ -30,18 +30,21 @@ def retention(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  e
     for attempt in run.attempts:
         hit = history.damaged(attempt.index, "end")
         whole = [commit for commit in history.standing(attempt.index + 1) if commit.name not in hit]
-        # Once lost it stays lost; the first time is the one to look at.
-        if whole and not findings and not _replaced(history, attempt, whole[-1]):
-            findings += _lost(attempt, whole[-1])
+        if whole and not findings:  # once lost it stays lost; the first time is the one to look at
+            findings += _lost(attempt, _as_it_stands(run, history, attempt, whole[-1]))
     if run.attempts:
         findings += _untidy(run, history, run.attempts[-1])
     return findings
 
 
-def _replaced(history: History, attempt: AttemptRun, commit: Commit) -> bool:
-    """Whether its name stands for a newer checkpoint by now, which nobody had been told of when the attempt was cut."""
-    resume = history.resume_of(attempt.index + 1) if attempt.index + 1 < len(history.resumes) else None
-    return resume is not None and resume.name == commit.name and resume.batch > commit.batch
+def _as_it_stands(run: Run, history: History, attempt: AttemptRun, commit: Commit) -> Commit:
+    """The commit, or the newer one that had taken its name when its attempt was cut, and that nobody had been told of."""
+    for later in run.attempts[commit.attempt + 1 : attempt.index + 2]:
+        resume, files = history.resume_of(later.index), later.files("begin")
+        if resume is not None and files is not None and resume.name == commit.name and resume.batch > commit.batch:
+            own = {path: content for path, content in files.items() if top_level(path) == commit.name}
+            return Commit(resume.batch, commit.name, commit.attempt, own)
+    return commit
 
 
 def _lost(attempt: AttemptRun, commit: Commit) -> list[Finding]:
