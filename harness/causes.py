@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.crash import Change
 from harness.crash_states import CrashState, Cut
@@ -151,48 +152,52 @@ def _of_weight(rows: Sequence[tuple[CrashState, Judged]], trace: Trace, weight: 
     statements: list[_Statement] = []
     candidates = _candidates(rows, trace, fails, passes)
     while fails:
-        held = max((held for held, _ in candidates), key=lambda held: (held & fails).bit_count(), default=0) & fails
-        if not held:
+        chosen = max(candidates, key=lambda one: (one.held & fails).bit_count(), default=None)  # the plainest of the widest
+        held = 0 if chosen is None else chosen.held & fails
+        if chosen is None or not held:
             break
-        statement = next(statement for other, statement in candidates if other & fails == held)
-        statement.members = [row for number, row in enumerate(rows) if held >> number & 1]
-        statements.append(statement)
+        awaited = [] if chosen.awaited is None else [chosen.awaited]
+        members = [row for number, row in enumerate(rows) if held >> number & 1]
+        statements.append(_Statement(chosen.first, awaited, chosen.within, members=members))
         fails &= ~held
     rest = [row for number, row in enumerate(rows) if fails >> number & 1]
     return statements + ([_Statement(unclear=True, members=rest)] if rest else [])
 
 
-def _candidates(rows: Sequence[tuple[CrashState, Judged]], trace: Trace, fails: int, passes: int) -> list[tuple[int, _Statement]]:
-    """Statements that hold of some failing state and of none that passes, as bits over the states; the plainest first."""
+class _Candidate(NamedTuple):
+    """What could be said of some states: those whose bits are set in `held`."""
+
+    held: int
+    first: Operation | None
+    awaited: Operation | None
+    within: Operation | None = None
+
+    @property
+    def plainness(self) -> tuple[int, int]:
+        """Of what holds of the same states: the latest operation that has happened, the first that has not."""
+        return -self.first.n if self.first else 0, self.awaited.n if self.awaited else 0
+
+
+def _candidates(rows: Sequence[tuple[CrashState, Judged]], trace: Trace, fails: int, passes: int) -> list[_Candidate]:
+    """Statements that hold of some failing state and of none that passes, those of the most failing states first."""
     everything = (1 << len(rows)) - 1
-    indices = [index for index, event in enumerate(trace.events) if isinstance(event, Operation)]
     done = [frozenset(state.done) for state, _ in rows]
-    happened = {index: _bits(index in one for one in done) for index in indices}
+    bits = [
+        (event, _bits(index in one for one in done)) for index, event in enumerate(trace.events) if isinstance(event, Operation)
+    ]
     # Operations that have happened in all states, or in none, tell nothing; None is "at any time".
-    telling = [index for index in indices if happened[index] not in (0, everything)]
-    firsts: list[int | None] = [None, *telling]
+    telling = [(op, held) for op, held in bits if held not in (0, everything)]
     found = []
-    for first in firsts:
-        for awaited in [None, *telling]:
-            held = (everything if first is None else happened[first]) & (everything if awaited is None else ~happened[awaited])
+    for first, happened in [(None, everything), *telling]:
+        for awaited, there in [(None, 0), *telling]:
+            held = happened & ~there
             if held & fails and not held & passes:
-                found.append((held, _Statement(_at(trace, first), [op] if (op := _at(trace, awaited)) else [])))
+                found.append(_Candidate(held, first, awaited))
     for write in {state.torn.n: state.torn for state, _ in rows if state.torn is not None}.values():
         held = _bits(state.torn is not None and state.torn.n == write.n for state, _ in rows)
         if held & fails and not held & passes:
-            found.append((held, _Statement(within=write)))
-    return sorted(found, key=lambda one: (-(one[0] & fails).bit_count(), *_plainness(one[1])))
-
-
-def _plainness(statement: _Statement) -> tuple[int, int]:
-    """Of statements that hold of the same states: the latest operation that has happened, the first that has not."""
-    first = 0 if statement.first is None else statement.first.n
-    return -first, statement.awaited[0].n if statement.awaited else 0
-
-
-def _at(trace: Trace, index: int | None) -> Operation | None:
-    event = None if index is None else trace.events[index]
-    return event if isinstance(event, Operation) else None
+            found.append(_Candidate(held, None, None, write))
+    return sorted(found, key=lambda one: (-(one.held & fails).bit_count(), one.plainness))
 
 
 def _bits(flags: Iterable[bool]) -> int:
