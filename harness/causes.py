@@ -1,24 +1,29 @@
 """From the failing crash states of a save to their causes: each named once, not once per state.
 
-Responsible for: grouping by what went wrong and by the one loss or order that brings it about, and saying it in words.
-A kill that fails between two operations is named by the operation that opened the gap; a cut that fails only in an order that
-nothing enforces, by the two operations; a power cut, by the fewest unsynced changes whose loss is enough.
+Responsible for: finding the fewest statements that hold of all failing states and of no other, and saying them in words. Of
+kills such a statement is "this operation has happened and that one has not": a gap where the second always follows the first,
+a missing order where nothing but luck makes one of them come first. Of power cuts, it is the fewest unsynced changes whose loss
+is enough; a cut that fails without any loss is no matter of syncs, and is counted with the kills.
 Not responsible for: the verdicts (`harness.judge`). Pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.crash import Change
-from harness.crash_states import CrashState
-from harness.oracle.verdict import Verdict
-from harness.trace import Operation, Trace
+from harness.crash_states import CrashState, Cut
+from harness.oracle.verdict import Verdict, weight_of
+from harness.trace import Operation, Order, Trace
 
 KEPT_PER_CAUSE = 3
+NAMED_AT_MOST = 3
+_FILE_SYNC, _DIRECTORY_SYNC = "no fsync of the file", "no fsync of its directory"
 
 
 @dataclass(frozen=True)
@@ -46,13 +51,13 @@ class Cause:
 
     Attributes:
         sort: `gap` (a kill between two operations), `order` (a missing order of two ranks), `durability` (a missing sync).
-        kind: the failure kind.
-        component: what was lost or damaged.
-        text: the cause in words.
+        kind: the failure kind of the plainest state; `text` names others.
+        component: what was lost or damaged there.
+        text: the cause in words, to be read after "N states fail because".
         num_states: the states that fail of it.
         shortest: the plainest of them.
-        operation, rank, file: what opened it.
-        missing: the sync or the order that is missing; "" for a gap.
+        operation, rank, file: what opened the gap, what went ahead, or what was not made durable.
+        missing: the sync that is missing, or the operations that should have come first.
         kept: run directories that were kept, the shortest first.
     """
 
@@ -68,128 +73,307 @@ class Cause:
     missing: str
     kept: tuple[Path, ...]
 
+    @property
+    def sentence(self) -> str:
+        """The cause as one sentence, with the plainest state that shows it."""
+        fail = "1 state fails" if self.num_states == 1 else f"{self.num_states} states fail"
+        return f"{fail} because {self.text}; the first is: {'; '.join(self.shortest.state.faults)}"
 
-def find_causes(judged: Sequence[Judged], trace: Trace) -> list[Cause]:
-    """The causes of all failures, those with the most states first."""
-    failing = [one for one in judged if one.verdict.outcome == "FAIL"]
-    kills = [one for one in failing if any(state.survivors is None for state in one.members)]
-    naturals = [one for one in kills if any(s.natural and s.survivors is None for s in one.members)]
-    orders = [one for one in kills if one not in naturals]
-    powers = [one for one in failing if one not in kills]
-    found: dict[tuple[str, ...], list[tuple[Judged, str, Operation | None, str]]] = {}
-    for one in naturals:
-        state = next(s for s in one.members if s.natural and s.survivors is None)
-        opener = _opener(state, naturals, trace)
-        _add(found, one, "gap", opener, "")
-    for one in orders:
-        opener, missing = _out_of_order(one.members[0], trace)
-        _add(found, one, "order", opener, missing)
-    minimal: list[tuple[frozenset[str], str]] = []
-    for one in sorted(powers, key=lambda one: (len(one.state.lost), len(one.state.done))):
-        losses = frozenset(map(lost_text, one.state.lost))
-        known = next((text for small, text in minimal if small <= losses), None)
-        if known is None:
-            known = "; ".join(dict.fromkeys(map(lost_text, one.state.lost)))
-            minimal.append((losses, known))
-        _add(found, one, "durability", one.state.lost[-1].operation if one.state.lost else one.state.last, known)
-    causes = [_cause(key, members) for key, members in found.items()]
+
+@dataclass
+class _Statement:
+    """What holds of all states of a cause: `first` has happened, none of `awaited` has; or `lost` is gone.
+
+    `within`: a write of which a part has landed, where that alone makes the difference. `unclear`: nothing of all this tells the
+    states from others, which pass.
+    """
+
+    first: Operation | None = None
+    awaited: list[Operation] = field(default_factory=list)
+    within: Operation | None = None
+    lost: list[str] = field(default_factory=list)
+    example: Operation | None = None
+    unclear: bool = False
+    members: list[tuple[CrashState, Judged]] = field(default_factory=list)
+
+
+def find_causes(judged: Sequence[Judged], trace: Trace, order: Order) -> list[Cause]:
+    """The causes of all failures, those with the most states first.
+
+    Args:
+        judged: all states with their verdicts, those that pass too: what they have in common is no cause.
+        trace: the undisturbed run.
+        order: which operations come in an enforced order.
+    """
+    rows = [(state, one) for one in judged for state in one.members]
+    failing = [row for row in rows if row[1].verdict.outcome == "FAIL"]
+    told = [row for row in failing if _is_told(row[1].verdict)]
+    kills = [row for row in rows if row[0].survivors is None]
+    statements = _of_kills(kills, trace)
+    lossless = {_place(state): statement for statement in statements for state, _ in statement.members}
+    alike = {id(one): statement for statement in statements for _, one in statement.members}
+    powers: list[tuple[CrashState, Judged]] = []
+    for state, one in failing:
+        if state.survivors is not None and not _is_told(one.verdict):
+            # A kill at this very point fails too, or leaves this very directory: no loss is needed.
+            statement = lossless.get((state.cut, -1, 0)) or alike.get(id(one))
+            (powers if statement is None else statement.members).append((state, one))
+    losses = _of_losses(powers, trace)
+    causes = [_cause_of_kills(statement, trace, order) for statement in _joined(statements)]
+    causes += [_cause_of_losses(statement) for statement in _with_told(losses, told)]
     return sorted(causes, key=lambda cause: -cause.num_states)
 
 
-_Found = dict[tuple[str, ...], list[tuple[Judged, str, Operation | None, str]]]
+def _is_told(verdict: Verdict) -> bool:
+    """Whether a missing sync was only read off the operations: then the crash has done no harm."""
+    return verdict.root is not None and verdict.root.oracle == "durability"
 
 
-def _add(found: _Found, one: Judged, sort: str, operation: Operation | None, missing: str) -> None:
-    kind, component = one.verdict.kind or "", one.verdict.component
-    where = "" if operation is None or sort == "durability" else general(f"rank {operation.rank} {operation}")
-    found.setdefault((sort, kind, component, where, missing), []).append((one, sort, operation, missing))
+def _place(state: CrashState) -> tuple[Cut, int, int]:
+    return state.cut, -1 if state.torn is None else state.torn.n, state.landed
 
 
-def _cause(key: tuple[str, ...], members: list[tuple[Judged, str, Operation | None, str]]) -> Cause:
-    members = sorted(members, key=lambda member: (len(member[0].state.lost), len(member[0].state.done)))
-    one, sort, operation, missing = members[0]
-    return Cause(
-        sort=sort,
-        kind=key[1],
-        component=key[2],
-        text=_words(one, sort, operation, missing),
-        num_states=sum(member[0].num_states for member in members),
-        shortest=one,
-        operation="" if operation is None else operation.operation,
-        rank=-1 if operation is None else operation.rank,
-        file="" if operation is None else operation.to or operation.path,
-        missing=missing,
-        kept=tuple(member[0].path for member in members[:KEPT_PER_CAUSE]),
-    )
+# -- kills ---------------------------------------------------------------------------------------------------------------
 
 
-def _words(one: Judged, sort: str, operation: Operation | None, missing: str) -> str:
-    what = f"rank {operation.rank}'s {operation}" if operation is not None else "the start of the save"
-    if sort == "gap":
-        return f"a kill right after {what}"
-    if sort == "order":
-        return f"nothing makes {what} wait for {missing}"
-    when = f"{what_done(one.state)}"
-    return f"a power cut {when} takes {missing}"
+def _of_kills(rows: Sequence[tuple[CrashState, Judged]], trace: Trace) -> list[_Statement]:
+    """The fewest statements that together hold of all failing kills, and of none that passes. Greedy: the widest first."""
+    statements = []
+    for weight in sorted({weight_of(one.verdict.kind or "") for _, one in rows if one.verdict.outcome == "FAIL"}):
+        statements += _of_weight(rows, trace, weight)
+    return statements
+
+
+def _of_weight(rows: Sequence[tuple[CrashState, Judged]], trace: Trace, weight: int) -> list[_Statement]:
+    """The same for the failures of one weight: what leaves rubbish behind is another cause than what loses a checkpoint."""
+    harmed = [one.verdict.outcome == "FAIL" and not _is_told(one.verdict) for _, one in rows]
+    fails = _bits(bad and weight_of(one.verdict.kind or "") == weight for bad, (_, one) in zip(harmed, rows, strict=True))
+    passes = _bits(not bad and one.verdict.outcome != "INCONCLUSIVE" for bad, (_, one) in zip(harmed, rows, strict=True))
+    statements: list[_Statement] = []
+    candidates = _candidates(rows, trace, fails, passes)
+    while fails:
+        chosen = max(candidates, key=lambda one: (one.held & fails).bit_count(), default=None)  # the plainest of the widest
+        held = 0 if chosen is None else chosen.held & fails
+        if chosen is None or not held:
+            break
+        awaited = [] if chosen.awaited is None else [chosen.awaited]
+        members = [row for number, row in enumerate(rows) if held >> number & 1]
+        statements.append(_Statement(chosen.first, awaited, chosen.within, members=members))
+        fails &= ~held
+    rest = [row for number, row in enumerate(rows) if fails >> number & 1]
+    return statements + ([_Statement(unclear=True, members=rest)] if rest else [])
+
+
+class _Candidate(NamedTuple):
+    """What could be said of some states: those whose bits are set in `held`."""
+
+    held: int
+    first: Operation | None
+    awaited: Operation | None
+    within: Operation | None = None
+
+    @property
+    def plainness(self) -> tuple[int, int]:
+        """Of what holds of the same states: the latest operation that has happened, the first that has not."""
+        return -self.first.n if self.first else 0, self.awaited.n if self.awaited else 0
+
+
+def _candidates(rows: Sequence[tuple[CrashState, Judged]], trace: Trace, fails: int, passes: int) -> list[_Candidate]:
+    """Statements that hold of some failing state and of none that passes, those of the most failing states first."""
+    everything = (1 << len(rows)) - 1
+    done = [frozenset(state.done) for state, _ in rows]
+    bits = [
+        (event, _bits(index in one for one in done)) for index, event in enumerate(trace.events) if isinstance(event, Operation)
+    ]
+    # Operations that have happened in all states, or in none, tell nothing; None is "at any time".
+    telling = [(op, held) for op, held in bits if held not in (0, everything)]
+    found = []
+    for first, happened in [(None, everything), *telling]:
+        for awaited, there in [(None, 0), *telling]:
+            held = happened & ~there
+            if held & fails and not held & passes:
+                found.append(_Candidate(held, first, awaited))
+    for write in {state.torn.n: state.torn for state, _ in rows if state.torn is not None}.values():
+        held = _bits(state.torn is not None and state.torn.n == write.n for state, _ in rows)
+        if held & fails and not held & passes:
+            found.append(_Candidate(held, None, None, write))
+    return sorted(found, key=lambda one: (-(one.held & fails).bit_count(), one.plainness))
+
+
+def _bits(flags: Iterable[bool]) -> int:
+    return sum(1 << number for number, flag in enumerate(flags) if flag)
+
+
+def _joined(statements: Sequence[_Statement]) -> list[_Statement]:
+    """Statements with one and the same first operation as one: it came ahead of several others."""
+    joined: dict[tuple[int, int], _Statement] = {}
+    for statement in statements:
+        key = (statement.first.n if statement.first else 0, statement.within.n if statement.within else 0)
+        known = statement if statement.unclear else joined.setdefault(key, statement)
+        if known is not statement:
+            known.awaited = [*known.awaited, *statement.awaited]
+            known.members = [*known.members, *statement.members]
+    return [*joined.values(), *(statement for statement in statements if statement.unclear)]
+
+
+def _cause_of_kills(statement: _Statement, trace: Trace, order: Order) -> Cause:
+    first, awaited, within = statement.first, statement.awaited, statement.within
+    sort, missing = "gap", _listed([phrase(op, trace) for op in awaited])
+    if statement.unclear:
+        text = "of something that no operation tells from states that pass: perhaps the restart does not always do the same"
+    elif within is not None:
+        text = f"a kill in the middle of {phrase(within, trace)} leaves a part of it"
+    elif first is None:
+        text = f"nothing that was saved is whole before {missing or 'the end of the save'}"
+    elif not awaited:
+        text = f"nothing that was saved is whole after {phrase(first, trace)}"
+    elif all(op.rank == first.rank or order.enforced((first.rank, first.index), (op.rank, op.index)) for op in awaited):
+        text = f"{phrase(first, trace)} comes before {missing}"
+    else:
+        sort, text = "order", f"{phrase(first, trace)} does not wait for {missing}"
+    return _cause(sort, text, statement, first or within, missing)
+
+
+# -- power cuts ----------------------------------------------------------------------------------------------------------
+
+
+def _of_losses(rows: Sequence[tuple[CrashState, Judged]], trace: Trace) -> list[_Statement]:
+    """The smallest losses that are enough for a failure; what also loses more is counted with them."""
+    enough: list[tuple[frozenset[str], _Statement]] = []
+    with_texts = [(state, one, [lost_text(change, state, trace) for change in state.lost]) for state, one in rows]
+    for state, one, texts in sorted(with_texts, key=lambda row: (len(set(row[2])), len(row[0].done))):
+        losses = frozenset(map(_without_rank, texts))
+        statement = next((known for small, known in enough if small <= losses), None)
+        if statement is None:
+            example = next((change.operation for change in reversed(state.lost) if change.operation), None)
+            statement = _Statement(example=example)
+            enough.append((losses, statement))
+        small = next(small for small, known in enough if known is statement)
+        statement.lost += [text for text in texts if _without_rank(text) in small and text not in statement.lost]
+        statement.members.append((state, one))
+    return [statement for _, statement in enough]
+
+
+def _without_rank(text: str) -> str:
+    # The shards of all ranks lack the same sync in the same place of the program.
+    return re.sub(r"rank ?\d+", "rank", text)
+
+
+def _with_told(losses: list[_Statement], told: Sequence[tuple[CrashState, Judged]]) -> list[_Statement]:
+    """Adds the states in which a missing sync was only seen to the cut that brings it out, if there was one."""
+    for state, one in told:
+        root = one.verdict.root
+        assert root is not None
+        data = root.expected == "a sync of the file"
+        name = general(root.file or "")
+        text = f"the content of {name} ({_FILE_SYNC})" if data else f"the name {name} ({_DIRECTORY_SYNC})"
+        same = [known for known in losses if any(lost.startswith(f"the content of {name} ") for lost in known.lost) and data]
+        alike = [known for known in losses if any((_FILE_SYNC in lost) == data for lost in known.lost)]
+        statement = next(iter(same or alike), None)
+        if statement is None:
+            statement = _Statement(lost=[text])
+            losses.append(statement)
+        statement.members.append((state, one))
+    return losses
+
+
+def _cause_of_losses(statement: _Statement) -> Cause:
+    missing = _listed(statement.lost)
+    cut = [row for row in statement.members if not _is_told(row[1].verdict)]
+    if not cut:
+        return _cause(
+            "durability", f"a save is reported as done while a power cut could still take {missing}", statement, None, missing
+        )
+    when = what_done(min(cut, key=lambda row: _plainest(row[0]))[0])
+    return _cause("durability", f"a power cut {when} takes {missing}", statement, statement.example, missing)
 
 
 def what_done(state: CrashState) -> str:
     """When a state is reached, in words: after which operation, and whether the save had been reported."""
     last = state.torn or state.last
-    after = "before the first operation" if last is None else f"after rank {last.rank}'s {last}"
-    return after + (f" (when {state.owed[-1]} had been reported as saved)" if state.owed else "")
+    after = "before the first operation" if last is None else f"after {phrase(last)}"
+    return after + (f" (when {general(state.owed[-1])} had been reported as saved)" if state.owed else "")
 
 
-def lost_text(change: Change) -> str:
+def lost_text(change: Change, state: CrashState, trace: Trace) -> str:
     """An unsynced change and the sync that it lacks, in words that are the same for every step and temporary name."""
     operation = change.operation
-    path = "" if operation is None else operation.path
-    who = "" if operation is None else f" by rank {operation.rank}"
+    if operation is None:
+        return "what was there before"
     if change.sort == "data":
-        return general(f"the content of {path}{who} (no fsync of the file)")
-    target = operation.to or path if operation is not None else ""
+        return general(f"the content of {_name_then(operation, state, trace)} by rank {operation.rank} ({_FILE_SYNC})")
+    target = operation.to or operation.path
     directory = target.rpartition("/")[0] or "the checkpoint directory"
-    verb = "" if operation is None else "creation" if operation.operation in ("open", "mkdir") else operation.operation
-    return general(f"the {verb} of {target}{who} (no fsync of {directory})")
+    verb = "creation" if operation.operation in ("open", "mkdir") else operation.operation
+    return general(f"the {verb} of {target} by rank {operation.rank} (no fsync of {directory})")
+
+
+def _name_then(operation: Operation, state: CrashState, trace: Trace) -> str:
+    """The name that a written file had when the power went: it was written under a temporary one."""
+    path = operation.path
+    for index in state.done:
+        event = trace.events[index]
+        if isinstance(event, Operation) and event.operation == "rename" and event.n > operation.n and event.to:
+            if event.path == path:
+                path = event.to
+            elif path.startswith(event.path + "/"):
+                path = event.to + path.removeprefix(event.path)
+    return path
+
+
+# -- words ---------------------------------------------------------------------------------------------------------------
+
+
+def _cause(sort: str, text: str, statement: _Statement, operation: Operation | None, missing: str) -> Cause:
+    members = statement.members
+    kinds = Counter(one.verdict.kind or "" for _, one in members)
+    shown = list({id(one): one for _, one in sorted(members, key=lambda row: _plainest(row[0]))}.values())
+    # A run directory shows the first of its states; and a loss that did harm shows more than one that was only seen.
+    own = {id(one) for state, one in members if state is one.state}
+    shown.sort(key=lambda one: (_is_told(one.verdict), id(one) not in own))
+    shortest = shown[0]
+    kind = shortest.verdict.kind or ""
+    others = ", ".join(f"{other} in {count}" for other, count in sorted(kinds.items()) if other != kind)
+    return Cause(
+        sort=sort,
+        kind=kind,
+        component=shortest.verdict.component,
+        text=text + (f" ({others} of them)" if others else ""),
+        num_states=len(members),
+        shortest=shortest,
+        operation="" if operation is None else operation.operation,
+        rank=-1 if operation is None else operation.rank,
+        file="" if operation is None else operation.to or operation.path,
+        missing=missing,
+        kept=tuple(one.path for one in shown[:KEPT_PER_CAUSE]),
+    )
+
+
+def _plainest(state: CrashState) -> tuple[int, bool, bool, int]:
+    return len(state.lost), state.torn is not None, not state.natural, len(state.done)
+
+
+def phrase(operation: Operation, trace: Trace | None = None) -> str:
+    """An operation in words; of several writes in a row, which one, where the trace is given."""
+    name = operation.to or operation.path
+    what = "the checkpoint directory" if name == "." else name
+    which = ""
+    if trace is not None and operation.operation == "write":
+        own = trace.of_rank(operation.rank)
+        before, after = (own[i] if 0 <= i < len(own) else None for i in (operation.index - 1, operation.index + 1))
+        begins, ends = (one is None or (one.operation, one.path) != ("write", operation.path) for one in (before, after))
+        which = "" if begins and ends else "first " if begins else "last " if ends else ""
+    return general(f"rank {operation.rank}'s {which}{operation.operation} of {what}")
+
+
+def _listed(texts: Sequence[str]) -> str:
+    named = list(dict.fromkeys(texts))
+    more = len(named) - NAMED_AT_MOST
+    named = [*named[:NAMED_AT_MOST], f"{more} more"] if more > 0 else named
+    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}" if named else ""
 
 
 def general(text: str) -> str:
     """A text in which numbers of steps and drawn names are left open."""
     text = re.sub(r"\.\d+-[0-9a-f]{8}(?=\.)", ".*", text)
     return re.sub(r"\d{3,}", "*", text)
-
-
-def _opener(state: CrashState, naturals: Sequence[Judged], trace: Trace) -> Operation | None:
-    """The operation after which every state up to this one fails."""
-    failing = {s.done for one in naturals for s in one.members if s.natural and s.survivors is None and s.torn is None}
-    kind = {s.done: one.verdict.kind for one in naturals for s in one.members if s.natural and s.torn is None}
-    done, opener = state.done, state.last
-    while done:
-        shorter = _one_operation_less(done, trace)
-        if shorter not in failing or kind.get(shorter) != kind.get(state.done, kind.get(shorter)):
-            break
-        done = shorter
-        opener = next((op for i in reversed(done) if isinstance(op := trace.events[i], Operation)), None)
-    if state.torn is not None and state.done not in failing:
-        return state.torn
-    return opener
-
-
-def _one_operation_less(done: tuple[int, ...], trace: Trace) -> tuple[int, ...]:
-    last = next((i for i in reversed(done) if isinstance(trace.events[i], Operation)), None)
-    if last is None:
-        return ()
-    return tuple(i for i in done if i < last)
-
-
-def _out_of_order(state: CrashState, trace: Trace) -> tuple[Operation | None, str]:
-    """The operation that went ahead, and the other rank's first operation that it should have waited for."""
-    done = {trace.events[i].n for i in state.done if isinstance(trace.events[i], Operation)}  # type: ignore[union-attr]
-    last = max((op for op in trace.operations if op.n in done), key=lambda op: op.n, default=None)
-    if last is None:
-        return None, ""
-    behind = [op for op in trace.operations if op.n < last.n and op.n not in done and op.rank != last.rank]
-    if not behind:
-        return last, ""
-    missing = behind[-1]
-    return last, general(f"rank {missing.rank}'s {missing}")

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from harness.fault import Survivors, matches_path
 from harness.pieces import flatten
-from harness.trace import Operation, Stretch, Trace
+from harness.trace import RACED, Operation, Stretch, Trace
 from harness.tree import Entry, Tree
 
 BLOCK_BYTES = 4096
@@ -109,7 +109,7 @@ class Model:
         it is possible now, and the other way round.
         """
         for operation in operations:
-            if not operation.error or operation.error == _RETRIED.get(operation.operation):
+            if not operation.error or operation.error == RACED.get(operation.operation):
                 _ACTIONS.get(operation.operation, Model._ignore)(self, operation)
 
     def write_part(self, operation: Operation, size_bytes: int) -> None:
@@ -433,8 +433,6 @@ class Model:
                 yield from self._walk(number, f"{prefix}{name}/")
 
 
-# Family → the error that says no more than that another rank was first.
-_RETRIED = {"mkdir": "EEXIST", "link": "EEXIST", "symlink": "EEXIST", "unlink": "ENOENT", "rmdir": "ENOENT", "rename": "ENOENT"}
 _ACTIONS = {
     "open": Model._open,
     "write": Model._written,

@@ -106,7 +106,9 @@ class Points:
         self.ranks = trace.ranks
         self._orders = orders
         self._contents = Contents(trace.data)
-        self._twins = {(op.rank, op.index): op for op in other.operations}
+        self._twins: dict[tuple[int, int], list[str]] = {}
+        for op in (op for one in (other, *orders) for op in one.operations):
+            self._twins.setdefault((op.rank, op.index), []).append(op.path)
         before = [event for event in trace.events[: window.start] if isinstance(event, Operation)]
         self._before = before
         self._base = Model.of(trace)
@@ -338,8 +340,7 @@ class Points:
         return (self._killing(after, last.rank, survivors, patient=len(self.ranks) > 1),)
 
     def _pattern(self, op: Operation) -> str:
-        twin = self._twins.get((op.rank, op.index))
-        return stable_pattern(op.path, twin.path if twin else op.path)
+        return stable_pattern(op.path, *self._twins.get((op.rank, op.index), ()))
 
     def point(self, op: Operation) -> OperationPoint:
         """Right before an operation, in words that are valid in every run."""

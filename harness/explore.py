@@ -220,7 +220,8 @@ def explore(
     scenario = recordings.recorded.scenario
     if why := _why_not(recordings):
         return Exploration(scenario, window, Enumeration((), 0, 0, 0), (), 0, (), why)
-    enumeration = recordings.points(window).enumerate(kill=kill, power=power)
+    points = recordings.points(window)
+    enumeration = points.enumerate(kill=kill, power=power)
     everything = _groups(enumeration.states)
     groups = everything if limit is None else _spread(everything, limit)
     folder.mkdir(parents=True, exist_ok=True)
@@ -234,7 +235,7 @@ def explore(
             judged.append(Judged(members[0], len(members), verdict, path, members))
             failing += verdict.outcome != "PASS"
         progress(len(judged), failing, total)
-    causes = find_causes(judged, recordings.recorded.trace)
+    causes = find_causes(judged, recordings.recorded.trace, points.order)
     _tidy(judged, causes)
     left_out = sum(map(len, groups)) - len(judged)
     took = time.monotonic() - began
@@ -270,7 +271,12 @@ def _groups(states: Sequence[CrashState]) -> list[Group]:
     by_digest: dict[str, dict[tuple[str, ...], list[CrashState]]] = {}
     for state in states:
         by_digest.setdefault(state.digest, {}).setdefault(state.owed, []).append(state)
-    return [list(found.values()) for found in by_digest.values()]
+    # The first of equal states is the one that is staged and kept: the plainest way to get there.
+    return [[sorted(members, key=_plainness) for members in found.values()] for found in by_digest.values()]
+
+
+def _plainness(state: CrashState) -> tuple[bool, bool, bool]:
+    return state.survivors is not None, state.torn is not None, not state.natural
 
 
 def _spread(groups: Sequence[Group], limit: int) -> list[Group]:

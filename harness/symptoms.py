@@ -30,6 +30,21 @@ _CASES: dict[str, dict[str, Any]] = {
     "reuse-directory": {"faults": "sigkill all ranks after rename latest/rank1.bin.tmp occurrence 3 by rank 1"},
     "no-fsync": {"format": "single", "faults": ()},
     "manifest-first": {"faults": "sigkill all ranks during write step-00000012/rank1.bin.tmp at 50%"},
+    "pointer-first": {"faults": "sigkill rank 0 during write step-00000012.pt.*.tmp at 50%"},
+    "no-directory-fsync": {"format": "single", "faults": ()},
+    "delete-first": {"keep_last": 1, "faults": "sigkill rank 0 during write step-00000012.pt.*.tmp at 50%"},
+    "missing-barrier": {
+        "faults": [
+            "hold rank 1 before rename step-00000012/rank1.bin.tmp until rank 0 rename step-00000012/manifest.json",
+            "sigkill all ranks after rename step-00000012/manifest.json by rank 0",
+        ]
+    },
+    "early-rename": {
+        "faults": [
+            "hold rank 1 before write .step-00000012/rank1.bin until rank 0 rename .step-00000012",
+            "sigkill all ranks after rename .step-00000012 by rank 0",
+        ]
+    },
     "no-reshard": {"ranks": (2, 4), "reshard": True, "rng_scope": "global"},
     "no-rotation": {"faults": ()},
     "sync-save": {"format": "dcp-async", "faults": ()},
@@ -57,9 +72,9 @@ def planted(name: str) -> Scenario:
 def same_without(name: str) -> Scenario:
     """The same case with a healthy trainer, which must pass.
 
-    Where the fault strikes a file that only the defect writes (`in-place`, `reuse-directory`), without the fault.
+    Where the fault strikes a file that only the defect writes (`in-place`, `reuse-directory`, `early-rename`), without the fault.
     """
-    own = name in ("in-place", "reuse-directory")
+    own = name in ("in-place", "reuse-directory", "early-rename")
     return _case(name, name=f"healthy-{name}", **({"faults": ()} if own else {}))
 
 

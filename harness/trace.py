@@ -20,6 +20,8 @@ from harness.fault import OperationPoint
 from harness.store import Record
 
 DATA_FILE = "data.bin"
+# Changes of names that two ranks may both try; the one that comes second gets one of these errors.
+RACED = {"mkdir": "EEXIST", "link": "EEXIST", "symlink": "EEXIST", "unlink": "ENOENT", "rmdir": "ENOENT", "rename": "ENOENT"}
 
 
 @dataclass(frozen=True)
@@ -345,16 +347,19 @@ class Order:
 def first_difference(first: Trace, second: Trace) -> str:
     """Where two runs of one job differ in what a rank did, in words; "" if they do not. Only names and sizes are compared.
 
-    A name that is drawn anew in each run (a temporary file) is taken for the same where it stands for the same file.
+    A name that is drawn anew in each run (a temporary file) is taken for the same where it stands for the same file. An open
+    file goes by the name under which its rank opened it, since another rank may have renamed its directory meanwhile. Which of
+    two ranks that do the same change of names succeeds is a matter of who comes first.
     """
     if first.ranks != second.ranks:
         return f"ranks {first.ranks} wrote in one run, {second.ranks} in the other"
     for rank in first.ranks:
         ours, theirs = first.of_rank(rank), second.of_rank(rank)
         names: dict[str, str] = {}
-        for a, b in zip(ours, theirs, strict=False):
-            same = (a.operation, a.size_bytes, a.error, len(a.names)) == (b.operation, b.size_bytes, b.error, len(b.names))
-            if not same or any(names.setdefault(x, y) != y for x, y in zip(a.names, b.names, strict=False)):
+        for a, b, own, other in zip(ours, theirs, _names_at_open(ours), _names_at_open(theirs), strict=False):
+            same = (a.operation, a.size_bytes, len(a.names)) == (b.operation, b.size_bytes, len(b.names))
+            same = same and (a.error == b.error or (a.operation in RACED and {a.error, b.error} <= {"", RACED[a.operation]}))
+            if not same or any(names.setdefault(x, y) != y for x, y in zip(own, other, strict=False)):
                 once, again = f"{a} ({a.size_bytes} bytes)", f"{b} ({b.size_bytes} bytes)"
                 return f"rank {rank}, operation {a.index + 1}: {once} in one run, {again} in the other"
         if len(ours) != len(theirs):
@@ -362,12 +367,24 @@ def first_difference(first: Trace, second: Trace) -> str:
     return ""
 
 
-def stable_pattern(path: str, same_in_another_run: str) -> str:
-    """A pattern for a path that is valid in every run: what differs between two runs becomes `*`, in each of its names."""
-    ours, theirs = path.split("/"), same_in_another_run.split("/")
-    if len(ours) != len(theirs):
-        return path
-    return "/".join(_stable_name(a, b) for a, b in zip(ours, theirs, strict=True))
+def _names_at_open(operations: Sequence[Operation]) -> Iterable[list[str]]:
+    opened: dict[int, str] = {}
+    for op in operations:
+        if op.operation == "open" and op.inode:
+            opened[op.inode] = op.path
+        name = opened.get(op.inode, "") if op.operation in ("write", "fsync", "truncate") else ""
+        # Numbers of inodes are used again: only a file whose last name is still the same is the one that was opened.
+        yield [name] if name.rpartition("/")[2] == op.path.rpartition("/")[2] else op.names
+
+
+def stable_pattern(path: str, *others: str) -> str:
+    """A pattern for a path that is valid in every run: what differs from that of other runs becomes `*`, in each of its names."""
+    pattern = path
+    for other in others:
+        ours, theirs = pattern.split("/"), other.split("/")
+        if len(ours) == len(theirs):
+            pattern = "/".join(_stable_name(a, b) for a, b in zip(ours, theirs, strict=True))
+    return pattern
 
 
 def _stable_name(ours: str, theirs: str) -> str:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.case import Workbench, check_environment
-from harness.causes import lost_text
-from harness.crash import Model
+from harness.crash import Change, Model
 from harness.crash_states import Points
 from harness.errors import UsageError
 from harness.explore import Recordings, no_checkpoint, record_runs
@@ -96,10 +95,21 @@ def _facts(recordings: Recordings, window: SaveWindow, *, learnt: bool) -> SaveF
     model = Model.of(trace)
     model.run([event for event in trace.events[:end] if isinstance(event, Operation)])
     pending = [change for change in model.pending if change.operation in points.operations]
-    at_risk = tuple(dict.fromkeys(lost_text(change) for change in pending))
+    at_risk = tuple(dict.fromkeys(_risk(change) for change in pending))
     lost = frozenset(change.operation.n for change in pending if change.operation)
     pairs = _by_luck(points) if learnt and not recordings.unstable else []
     return SaveFacts(window, tuple(points.operations), lost, len(cuts) + max(0, more), at_risk, _words(pairs), len(pairs))
+
+
+def _risk(change: Change) -> str:
+    """An unsynced change and the sync that it lacks, in words."""
+    assert change.operation is not None
+    operation, who = change.operation, f"by rank {change.operation.rank}"
+    if change.sort == "data":
+        return f"the content of {operation.path} {who} (no fsync of the file)"
+    target = operation.to or operation.path
+    verb = "creation" if operation.operation in ("open", "mkdir") else operation.operation
+    return f"the {verb} of {target} {who} (no fsync of {target.rpartition('/')[0] or 'the checkpoint directory'})"
 
 
 def _by_luck(points: Points) -> list[tuple[Operation, Operation]]:

@@ -37,6 +37,7 @@ class PageCache:
         self._known = existing
         self.data: set[str] = set()
         self.names: set[str] = set()
+        self._moves: list[tuple[str, str]] = []
 
     def apply(self, record: Record) -> None:
         """Takes one operation into account; one that the harness has answered in the kernel's stead did not happen."""
@@ -44,7 +45,7 @@ class PageCache:
         if record.get("tampered") is not None:
             return
         if operation in ("write", "truncate"):
-            self.data.add(path)
+            self.data.add(self._now(path))
         elif operation == "open" and path not in self._known:
             self._named(path)
         elif operation in ("mkdir", "link", "symlink"):
@@ -56,13 +57,21 @@ class PageCache:
             self.names.discard(path)
             self._known.discard(path)
         elif operation == "fsync":
-            self._synced(path, everything=record.get("call") in ("sync", "syncfs"))
+            self._synced(self._now(path), everything=record.get("call") in ("sync", "syncfs"))
+
+    def _now(self, path: str) -> str:
+        """The name of an open file or directory that another rank may have renamed between the call and its record."""
+        for old, new in [] if path in self._known else self._moves:
+            if path == old or path.startswith(old + "/"):
+                path = new + path.removeprefix(old)
+        return path
 
     def _named(self, path: str) -> None:
         self._known.add(path)
         self.names.add(path)
 
     def _moved(self, path: str, to: str) -> None:
+        self._moves.append((path, to))
         for files in (self.data, self.names, self._known):
             inside = {name for name in files if name == path or name.startswith(path + "/")}
             files -= inside

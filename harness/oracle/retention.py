@@ -1,8 +1,9 @@
 """The last good checkpoint is never lost, and what is not needed does not pile up.
 
 Holds when, at the end of every attempt, the checkpoint that was committed last (and that the harness left alone) is still
-there byte for byte; and, after a clean end (every rank with exit code 0, no fault in that attempt), there is no temporary
-file, no directory of a checkpoint that was never committed, and no more than keep-last checkpoints.
+there byte for byte, or a newer one of the same name, from which the next attempt resumed; and, after a clean end (every rank
+with exit code 0, no fault in that attempt), there is no temporary file, no directory of a checkpoint that was never committed,
+and no more than keep-last checkpoints.
 
 Does not verify: moments within an attempt (a checkpoint could be gone and come back; `harness.crash` looks at those);
 checkpoints of which only the committing rename was seen, since their bytes were never recorded; empty directories; the
@@ -30,10 +31,20 @@ def retention(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  e
         hit = history.damaged(attempt.index, "end")
         whole = [commit for commit in history.standing(attempt.index + 1) if commit.name not in hit]
         if whole and not findings:  # once lost it stays lost; the first time is the one to look at
-            findings += _lost(attempt, whole[-1])
+            findings += _lost(attempt, _as_it_stands(run, history, attempt, whole[-1]))
     if run.attempts:
         findings += _untidy(run, history, run.attempts[-1])
     return findings
+
+
+def _as_it_stands(run: Run, history: History, attempt: AttemptRun, commit: Commit) -> Commit:
+    """The commit, or the newer one that had taken its name when its attempt was cut, and that nobody had been told of."""
+    for later in run.attempts[commit.attempt + 1 : attempt.index + 2]:
+        resume, files = history.resume_of(later.index), later.files("begin")
+        if resume is not None and files is not None and resume.name == commit.name and resume.batch > commit.batch:
+            own = {path: content for path, content in files.items() if top_level(path) == commit.name}
+            return Commit(resume.batch, commit.name, commit.attempt, own)
+    return commit
 
 
 def _lost(attempt: AttemptRun, commit: Commit) -> list[Finding]:

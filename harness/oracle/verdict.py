@@ -150,11 +150,16 @@ def decide(findings: Sequence[Finding]) -> tuple[Literal["PASS", "FAIL", "INCONC
     return root.outcome, ordered, _component(root, ordered)
 
 
+def weight_of(kind: str) -> int:
+    """How much a failure kind explains: 0 for what the trainer did with its checkpoints, more for what follows from that."""
+    return next(index for index, kinds in enumerate(_RANKS) if kind in kinds)
+
+
 def _weight(finding: Finding, unstable: bool) -> tuple[int, int, int, int]:
     """Sorts the root to the front; findings of equal weight keep their order."""
     if finding.outcome == "INCONCLUSIVE":
         return (0 if unstable else 2, _REASONS.index(finding.kind), 0, 0)
-    rank = next(index for index, kinds in enumerate(_RANKS) if finding.kind in kinds)
+    rank = weight_of(finding.kind)
     # What is wrong in the uninterrupted run already (attempt None) came before everything.
     attempt = _BEFORE_ALL_ATTEMPTS if finding.attempt is None else finding.attempt
     return (1, rank, attempt, _RANKS[rank].index(finding.kind))

@@ -21,7 +21,13 @@ from harness.reference.comm import rank0_decides
 from harness.reference.errors import CheckpointError, RefusalError, one_line
 from harness.reference.formats import CheckpointFormat, CheckpointHeader
 from harness.reference.hooks import SkippedCheckpoint, TrainingHooks
-from harness.reference.rotation import committed_checkpoints, remove_checkpoint, remove_leftovers, rotate_checkpoints
+from harness.reference.rotation import (
+    committed_checkpoints,
+    make_room,
+    remove_checkpoint,
+    remove_leftovers,
+    rotate_checkpoints,
+)
 from harness.reference.state import Training
 
 Print = Callable[[str], None]
@@ -141,6 +147,8 @@ class CheckpointStore:
         try:
             if path in self._corrupt and training.config.format != "single":
                 rank0_decides(lambda: remove_checkpoint(path))
+            if "delete-first" in training.config.defect:
+                rank0_decides(lambda: make_room(self._parent, self._keep_last))
             committed = self._format.save(training, path)
         except CheckpointError as error:
             self._failed(training, error, hooks, say)

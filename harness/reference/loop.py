@@ -49,6 +49,7 @@ def run_job(config: TrainConfig, world: World, hooks: TrainingHooks, say: Print)
     training = build_training(config, world)
     hooks.built(training)
     atomic.SYNC_FILES = "no-fsync" not in config.defect
+    atomic.SYNC_DIRECTORIES = "no-directory-fsync" not in config.defect
     if isinstance(training.optimizer, ShardedAdamW):
         say(f"optimizer state: {training.optimizer.memory_bytes()} bytes per rank, 12 P / N")
     store = CheckpointStore(load_format(config), config.out, config.keep_last)

@@ -61,9 +61,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     Raises:
         OSError: It could not be written.
     """
-    fields = asdict(manifest)
-    # No line break at the end: cutting off the last byte must leave something that is no JSON.
-    text = json.dumps({**fields, "sha256": seal(fields)}, indent=1)
+    text = manifest_text(manifest)
     path = directory / MANIFEST_NAME
 
     def write(file: Any) -> None:
@@ -73,6 +71,13 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
     write_durably(path, write, path.with_name(MANIFEST_NAME + TEMPORARY_SUFFIX))
     fsync_directory(directory.parent)
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """Return the content of the file, with its checksum."""
+    fields = asdict(manifest)
+    # No line break at the end: cutting off the last byte must leave something that is no JSON.
+    return json.dumps({**fields, "sha256": seal(fields)}, indent=1)
 
 
 def seal(fields: dict[str, Any]) -> str:

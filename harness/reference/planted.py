@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from collections.abc import Callable, Collection
@@ -9,16 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from harness.reference import sharded
-from harness.reference.atomic import TEMPORARY_SUFFIX, make_directory, write_payload
+from harness.reference.atomic import TEMPORARY_SUFFIX, fsync_directory, make_directory, write_payload
 from harness.reference.comm import gather_values, rank0_decides
 from harness.reference.defects import omitted_parts
+from harness.reference.formats import CheckpointHeader
 from harness.reference.manifest import (
+    MANIFEST_NAME,
     ShardRecord,
     exchange_records,
     header_of,
     is_committed,
     make_manifest,
+    manifest_text,
     prepare_directory,
+    read_manifest,
+    remove_directory,
     save_directory,
     write_manifest,
 )
@@ -30,10 +36,8 @@ FIXED_DIRECTORY = "latest"
 def save_manifest_first(training: Training, path: Path) -> None:
     """Commit on checksums of what is still in memory, then write the shards."""
     shard = sharded.build_shard(training)
-    size, sha256 = write_payload(shard, io.BytesIO())
-    record = ShardRecord(sharded.shard_name(shard["rank"]), size, sha256, numel=shard["numel"])
     rank0_decides(lambda: prepare_directory(path))
-    shards = exchange_records(path, lambda: [record])
+    shards = exchange_records(path, lambda: [record_of(shard)])
     rank0_decides(lambda: write_manifest(path, make_manifest(header_of(training), shards)))
     exchange_records(path, lambda: sharded.write_shard(shard, path))
 
@@ -51,6 +55,60 @@ def save_into_used_directory(training: Training, path: Path) -> None:
     temporary.replace(final)
     shards = exchange_records(path, lambda: [ShardRecord(final.name, size, sha256, numel=shard["numel"])])
     rank0_decides(lambda: write_manifest(path, make_manifest(header_of(training), shards)))
+
+
+def save_without_waiting(training: Training, path: Path) -> None:
+    """Commit as soon as rank 0's own shard is there: what the manifest lists was known before anything was written.
+
+    The ranks do meet in the end, so that only a death between the commit and the last shard shows the mistake.
+    """
+    shard = sharded.build_shard(training)
+    rank0_decides(lambda: prepare_directory(path))
+    shards = exchange_records(path, lambda: [record_of(shard)])
+    sharded.write_shard(shard, path)
+    if training.world.rank == 0:
+        write_manifest(path, make_manifest(header_of(training), shards))
+    gather_values(None)
+
+
+def save_renaming_early(training: Training, path: Path) -> None:
+    """Write into a directory of another name, which each rank renames when it is through itself.
+
+    Every file is opened before the first rename can come, so that it only moves with the directory: nothing fails, and the
+    mistake is seen only when the job dies between the first rename and the last write.
+    """
+    shard = sharded.build_shard(training)
+    staging = path.with_name(f".{path.name}")
+    rank0_decides(lambda: _make_anew(staging))
+    with (staging / sharded.shard_name(shard["rank"])).open("xb", buffering=0) as file:
+        shards = exchange_records(path, lambda: [record_of(shard)])
+        manifest = make_manifest(header_of(training), shards)
+        rank0_decides(lambda: _write_plainly(staging / MANIFEST_NAME, manifest_text(manifest)))
+        write_payload(shard, file)
+        os.fsync(file.fileno())
+    with contextlib.suppress(FileNotFoundError):  # another rank was first
+        staging.rename(path)
+    fsync_directory(path)
+    fsync_directory(path.parent)
+    gather_values(None)  # too late
+
+
+def record_of(shard: dict[str, Any]) -> ShardRecord:
+    """Return how a manifest will list a shard that is still in memory only."""
+    size, sha256 = write_payload(shard, io.BytesIO())
+    return ShardRecord(sharded.shard_name(shard["rank"]), size, sha256, numel=shard["numel"])
+
+
+def _make_anew(directory: Path) -> None:
+    if directory.exists():
+        remove_directory(directory)
+    make_directory(directory)
+
+
+def _write_plainly(path: Path, text: str) -> None:
+    with path.open("xb", buffering=0) as file:
+        file.write(text.encode())
+        os.fsync(file.fileno())
 
 
 def save_short(training: Training, path: Path) -> None:
@@ -72,8 +130,7 @@ def save_without_last(training: Training, path: Path) -> None:
     def write() -> list[ShardRecord]:
         if training.world.rank < training.world.world_size - 1:
             return sharded.write_shard(shard, path)
-        size, sha256 = write_payload(shard, io.BytesIO())
-        return [ShardRecord(sharded.shard_name(shard["rank"]), size, sha256, numel=shard["numel"])]
+        return [record_of(shard)]
 
     save_directory(header_of(training), path, write)
 
@@ -93,6 +150,8 @@ def save_partial(training: Training, path: Path) -> None:
 SAVES: dict[str, Callable[[Training, Path], None]] = {
     "manifest-first": save_manifest_first,
     "reuse-directory": save_into_used_directory,
+    "missing-barrier": save_without_waiting,
+    "early-rename": save_renaming_early,
     "short-shard": save_short,
     "missing-shard": save_without_last,
     "partial-shard": save_partial,
@@ -114,6 +173,13 @@ class PlantedSaves(sharded.ShardedFormat):
         """Return the committed directories, newest first."""
         fixed = parent / FIXED_DIRECTORY
         return [fixed] if self._name == "reuse-directory" and is_committed(fixed) else super().find(parent)
+
+    def verify(self, path: Path) -> CheckpointHeader:
+        """Check every byte; but believe a directory that got its name by a rename."""
+        if self._name != "early-rename":
+            return super().verify(path)
+        manifest = read_manifest(path)
+        return CheckpointHeader(manifest.batch, manifest.step, manifest.world_size)
 
     def save(self, training: Training, path: Path) -> bool:
         """Save as the defect does."""

@@ -42,6 +42,17 @@ def rotate_checkpoints(parent: Path, keep_last: int = 5, corrupt: Collection[Pat
     return removed
 
 
+def make_room(parent: Path, keep_last: int) -> None:
+    """The planted defect `delete-first`: remove what will be too much before the next checkpoint is there.
+
+    Raises:
+        OSError: Something could not be removed.
+    """
+    found = sorted((batch, path) for path in committed_checkpoints(parent) if (batch := batch_of(path)) is not None)
+    for _, path in found[: max(0, len(found) + 1 - keep_last)]:
+        remove_checkpoint(path)
+
+
 def committed_checkpoints(parent: Path) -> list[Path]:
     """Return the committed checkpoints of whatever format, valid or not, in no order."""
     return [p for p in parent.iterdir() if batch_of(p) is not None and _is_checkpoint(p)] if parent.is_dir() else []

@@ -172,5 +172,10 @@ def _overwrite(payload: dict[str, Any], path: Path) -> None:
 def build_format(config: TrainConfig) -> SingleFormat:
     """Return the format as the configuration wants it."""
     defects = config.defect
+    chosen = planted_single.PointerFirst if "pointer-first" in defects else SingleFormat
     checksum = "no-checksum" not in defects
-    return SingleFormat("in-place" in defects, omitted_parts(defects), "unsafe-load" in defects, checksum=checksum)
+    return chosen("in-place" in defects, omitted_parts(defects), "unsafe-load" in defects, checksum=checksum)
+
+
+# The planted variant builds on what is defined above.
+from harness.reference import planted_single  # noqa: E402

@@ -90,3 +90,16 @@ def test_files_of_other_checkpoints_do_not_matter(tmp_path):
 
 def test_a_foreign_trainer_has_promised_nothing(tmp_path):
     assert case(tmp_path, without("fsync"), foreign=True) == []
+
+
+def test_a_record_under_the_name_that_a_directory_had_before_another_rank_renamed_it(tmp_path):
+    raced = [
+        operation("open", ".step/a"),
+        operation("write", ".step/a"),
+        operation("rename", ".step", FILE),
+        operation("fsync", ".step/a"),  # it was called before the rename, and is recorded behind it
+        operation("fsync", FILE),
+        operation("fsync", "."),
+    ]
+    assert case(tmp_path, raced) == []
+    assert only(case(tmp_path, [*raced, operation("write", ".step/a")]), "not-durable").file == f"{FILE}/a"

@@ -44,6 +44,19 @@ def test_the_last_good_checkpoint_must_survive_byte_for_byte(content, found):
     )
 
 
+@pytest.mark.parametrize(("resumed", "kinds"), [(13, []), (12, ["last-good-lost"]), (0, ["last-good-lost"])])
+def test_a_newer_checkpoint_of_the_same_name_has_replaced_it(tmp_path, resumed, kinds):
+    run = run_of(attempt(0, 1, 14, path=tmp_path), attempt(1, 14, 15, path=tmp_path, resumed=12))
+    run.attempts[0].of("committed")[-1].update(checkpoint="latest.pt", files={"latest.pt": [1012, "0" * 64]})
+    for index, moment in ((0, "end"), (1, "begin"), (1, "end")):
+        record(run, index, "files", moment=moment)["files"] = {"latest.pt": [1013, "1" * 64]}
+    for log in run.attempts[1].ranks.values():
+        log.of("resume")[0].update(checkpoint="latest.pt" if resumed else None, step=resumed)
+    assert [finding.kind for finding in retention(run, baseline())] == kinds
+    record(run, 1, "files", moment="end")["files"] = {}  # and that one must not be lost either
+    assert only(retention(run, baseline()), "last-good-lost").attempt == (0 if kinds else 1)
+
+
 def test_a_newer_commit_releases_the_older_one():
     run = killed_and_resumed()
     del end_files(run, 0)[name_of(8)]

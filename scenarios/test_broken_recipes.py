@@ -1,0 +1,55 @@
+"""Well-known recipes for a checkpoint that lose it: each crash state of one save is tried, and the cause is named.
+
+Nobody says here where to strike. The job is recorded, every state in which it can die is rebuilt and resumed from, and what
+the failing ones have in common must be the recipe's mistake: which operation, of which rank, and what it should have waited
+for, or which sync is missing. The plainest failing state is then brought about once more by really killing the job there.
+The other recipes are in tests/quality/test_recipes_explored.py.
+"""
+
+from __future__ import annotations
+
+
+def the_cause(exploration):
+    """The one cause of all failures."""
+    assert exploration.outcome == "FAIL", exploration.inconclusive
+    assert [cause.sentence for cause in exploration.causes[1:]] == []
+    cause = exploration.causes[0]
+    assert cause.component == "checkpoint-files"
+    return cause
+
+
+def test_a_file_that_is_overwritten_in_place(explored, repeat):
+    exploration = explored("single", "in-place", power=False)
+    # A second mistake is only seen, and does no harm to a process that is killed: the name of the file is never synced.
+    cause, unsynced = exploration.causes
+    assert (cause.sort, cause.kind, cause.component) == ("gap", "last-good-lost", "checkpoint-files")
+    assert (cause.operation, cause.rank, cause.file) == ("open", 0, "checkpoint.pt")
+    assert cause.text == "rank 0's open of checkpoint.pt comes before rank 0's last write of checkpoint.pt"
+    assert (unsynced.sort, unsynced.kind) == ("durability", "not-durable")
+    assert repeat(cause).kind == "last-good-lost"
+
+
+def test_a_pointer_that_is_replaced_before_what_it_names_is_written(explored, repeat):
+    cause = the_cause(explored("single", "pointer-first", power=False))
+    assert (cause.sort, cause.kind) == ("gap", "bad-refusal")
+    assert (cause.operation, cause.rank, cause.file) == ("rename", 0, "latest")
+    assert cause.text == "rank 0's rename of latest comes before rank 0's rename of step-*.pt"
+    assert repeat(cause).kind == "bad-refusal"
+
+
+def test_a_file_that_is_renamed_without_a_sync(explored, repeat):
+    cause = the_cause(explored("single", "no-fsync", kill=False))
+    assert (cause.sort, cause.kind) == ("durability", "last-good-lost")
+    assert (cause.operation, cause.rank) == ("write", 0)
+    assert cause.missing == "the content of step-*.pt by rank 0 (no fsync of the file)"
+    assert cause.text.startswith("a power cut after rank 0's fsync of the checkpoint directory")
+    assert repeat(cause).kind == "last-good-lost"
+
+
+def test_a_commit_that_does_not_wait_for_the_other_ranks_shard(explored, repeat):
+    cause = the_cause(explored("sharded", "missing-barrier", ranks=2, power=False))
+    assert (cause.sort, cause.kind) == ("order", "lost-work")
+    assert (cause.operation, cause.rank, cause.file) == ("rename", 0, "step-00000002/manifest.json")
+    assert cause.missing == "rank 1's rename of step-*/rank1.bin"
+    assert cause.text == "rank 0's rename of step-*/manifest.json does not wait for rank 1's rename of step-*/rank1.bin"
+    assert repeat(cause).kind == "lost-work"

@@ -1,0 +1,317 @@
+"""Causes from hand-made crash states: no process, no file."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from harness.causes import Judged, find_causes, general, phrase
+from harness.crash import Change
+from harness.crash_states import CrashState
+from harness.fault import Survivors
+from harness.oracle.finding import fail
+from harness.oracle.verdict import Verdict
+from harness.trace import Operation, Order, Trace
+
+
+def trace_of(*rows):
+    """A trace of (rank, operation, path[, to])."""
+    counts = {}
+    events = []
+    for n, (rank, name, path, *to) in enumerate(rows, 1):
+        events.append(Operation(n, rank, counts.get(rank, 0), name, name, path, to[0] if to else None, 0))
+        counts[rank] = counts.get(rank, 0) + 1
+    return Trace((), tuple(events), Path("data.bin"))
+
+
+def cuts_of(trace, order):
+    """Every consistent cut, as the set of what has happened, the smallest first."""
+    per_rank = [range(len(trace.of_rank(rank)) + 1) for rank in trace.ranks]
+    found = []
+    for cut in itertools.product(*per_rank):
+        done = {(op.rank, op.index) for op in trace.operations if op.index < cut[trace.ranks.index(op.rank)]}
+        left = [op for op in trace.operations if (op.rank, op.index) not in done]
+        ahead = any(order.enforced((late.rank, late.index), early) for late in left for early in done if early[0] != late.rank)
+        if not ahead:
+            found.append((cut, done))
+    return sorted(found, key=lambda one: sum(one[0]))
+
+
+def state(trace, cut, done, **more):
+    indices = tuple(i for i, op in enumerate(trace.events) if (op.rank, op.index) in done)
+    last = trace.events[indices[-1]] if indices else None
+    # Of the undisturbed run, where nothing has happened out of turn.
+    natural = indices == tuple(range(len(indices)))
+    fields = {"torn": None, "landed": 0, "survivors": None, "lost": (), "owed": ()} | more
+    return CrashState(
+        (f"kill at {cut}",), cut, indices, last, natural=natural, tree={}, digest=str((cut, fields["lost"])), **fields
+    )
+
+
+def judged(one, kind, *, oracle="retention", **where):
+    findings = (
+        (fail(kind, oracle, "it is so", component="checkpoint-files", **{"expected": "x", "found": "y", **where}),)
+        if kind
+        else ()
+    )
+    verdict = Verdict("case", "", "FAIL" if kind else "PASS", findings, "checkpoint-files" if kind else "none")
+    return Judged(one, 1, verdict, Path(f"runs/{one.digest}"), [one])
+
+
+def kills(trace, order, kind_of):
+    """All kills; `kind_of` gets the texts of what has happened."""
+    text = {(op.rank, op.index): str(op) for op in trace.operations}
+    return [judged(state(trace, cut, done), kind_of({text[key] for key in done})) for cut, done in cuts_of(trace, order)]
+
+
+ATOMIC = trace_of(
+    (0, "open", "a.tmp"),
+    (0, "write", "a.tmp"),
+    (0, "write", "a.tmp"),
+    (0, "rename", "a.tmp", "a"),
+    (0, "fsync", "."),
+    (0, "unlink", "old"),
+)
+ALONE = Order.learn([ATOMIC])
+
+
+def test_what_passes_has_no_cause():
+    assert find_causes(kills(ATOMIC, ALONE, lambda done: ""), ATOMIC, ALONE) == []
+
+
+def test_a_gap_is_named_by_what_opens_and_what_closes_it():
+    states = kills(ATOMIC, ALONE, lambda done: "lost-work" if "write a.tmp" in done and "fsync ." not in done else "")
+    (cause,) = find_causes(states, ATOMIC, ALONE)
+    assert (cause.sort, cause.kind, cause.component, cause.num_states) == ("gap", "lost-work", "checkpoint-files", 3)
+    assert cause.text == "rank 0's first write of a.tmp comes before rank 0's fsync of the checkpoint directory"
+    assert (cause.operation, cause.rank, cause.file) == ("write", 0, "a.tmp")
+    assert cause.missing == "rank 0's fsync of the checkpoint directory"
+    assert cause.shortest.state.cut == (2,)
+    assert [path.name for path in cause.kept] == [str(((n,), ())) for n in (2, 3, 4)]
+    assert cause.sentence == f"3 states fail because {cause.text}; the first is: kill at (2,)"
+
+
+def test_a_gap_may_stay_open_or_be_open_from_the_start():
+    (late,) = find_causes(kills(ATOMIC, ALONE, lambda done: "last-good-lost" if "unlink old" in done else ""), ATOMIC, ALONE)
+    assert late.text == "nothing that was saved is whole after rank 0's unlink of old"
+    (early,) = find_causes(kills(ATOMIC, ALONE, lambda done: "" if "rename a.tmp to a" in done else "lost-work"), ATOMIC, ALONE)
+    assert early.text == "nothing that was saved is whole before rank 0's rename of a"
+    (always,) = find_causes(kills(ATOMIC, ALONE, lambda done: "hang"), ATOMIC, ALONE)
+    assert (always.text, always.num_states) == ("nothing that was saved is whole before the end of the save", 7)
+
+
+def test_two_gaps_are_two_causes():
+    def kind_of(done):
+        opened = "open a.tmp" in done and "write a.tmp" not in done
+        return "lost-work" if opened or ("fsync ." in done and "unlink old" not in done) else ""
+
+    found = find_causes(kills(ATOMIC, ALONE, kind_of), ATOMIC, ALONE)
+    assert {cause.operation for cause in found} == {"open", "fsync"}
+
+
+def test_rubbish_is_another_cause_than_the_loss_that_lies_within():
+    def kind_of(done):
+        if "rename a.tmp to a" in done and "fsync ." not in done:
+            return "last-good-lost"
+        return "retention" if "open a.tmp" in done and "unlink old" not in done else ""
+
+    found = {cause.kind: cause for cause in find_causes(kills(ATOMIC, ALONE, kind_of), ATOMIC, ALONE)}
+    assert found["last-good-lost"].num_states == 1
+    assert found["last-good-lost"].operation == "rename"
+    assert (found["retention"].num_states, found["retention"].operation) == (4, "open")
+
+
+def test_kinds_of_one_weight_are_one_cause_that_names_both():
+    def kind_of(done):
+        if "open a.tmp" not in done or "unlink old" in done:
+            return ""
+        return "last-good-lost" if "fsync ." in done else "bad-refusal"
+
+    (cause,) = find_causes(kills(ATOMIC, ALONE, kind_of), ATOMIC, ALONE)
+    assert (cause.kind, cause.num_states) == ("bad-refusal", 5)
+    assert cause.text == "rank 0's open of a.tmp comes before rank 0's unlink of old (last-good-lost in 1 of them)"
+
+
+def test_a_write_that_is_cut():
+    write = ATOMIC.events[1]
+    torn = [judged(state(ATOMIC, (1,), {(0, 0)}, torn=write, landed=landed), "corrupt-accepted") for landed in (1, 2)]
+    (cause,) = find_causes([*kills(ATOMIC, ALONE, lambda done: ""), *torn], ATOMIC, ALONE)
+    assert (cause.sort, cause.num_states, cause.operation) == ("gap", 2, "write")
+    assert cause.text == "a kill in the middle of rank 0's first write of a.tmp leaves a part of it"
+
+
+def test_what_nothing_tells_from_states_that_pass():
+    odd = {2, 4}
+    states = kills(ATOMIC, ALONE, lambda done: "")
+    states = [judged(one.state, "hang") if one.state.cut[0] in odd else one for one in states]
+    found = find_causes(states, ATOMIC, ALONE)
+    assert sum(cause.num_states for cause in found) == 2
+    twice = [*kills(ATOMIC, ALONE, lambda done: "hang"), *kills(ATOMIC, ALONE, lambda done: "")]
+    (cause,) = find_causes(twice, ATOMIC, ALONE)
+    assert (cause.num_states, cause.rank, cause.operation) == (7, -1, "")
+    assert "no operation tells from states that pass" in cause.text
+
+
+SHARDS = trace_of(
+    (0, "write", "step-00000002/rank0.tmp"),
+    (0, "rename", "step-00000002/rank0.tmp", "step-00000002/rank0.bin"),
+    (1, "write", "step-00000002/rank1.tmp"),
+    (1, "rename", "step-00000002/rank1.tmp", "step-00000002/rank1.bin"),
+    (0, "rename", "step-00000002/m.tmp", "step-00000002/manifest.json"),
+    (0, "unlink", "step-00000001"),
+)
+COMMIT, SHARD = (
+    "rename step-00000002/m.tmp to step-00000002/manifest.json",
+    "rename step-00000002/rank1.tmp to step-00000002/rank1.bin",
+)
+BY_LUCK = Order.learn([SHARDS, Trace((), tuple(sorted(SHARDS.operations, key=lambda op: op.rank)), Path("data.bin"))])
+
+
+def without_its_shard(done):
+    return "" if COMMIT not in done or SHARD in done else "last-good-lost" if "unlink step-00000001" in done else "lost-work"
+
+
+def test_an_operation_that_goes_ahead_of_another_rank():
+    (cause,) = find_causes(kills(SHARDS, BY_LUCK, without_its_shard), SHARDS, BY_LUCK)
+    assert (cause.sort, cause.kind, cause.num_states) == ("order", "lost-work", 4)
+    assert (cause.operation, cause.rank, cause.file) == ("rename", 0, "step-00000002/manifest.json")
+    assert cause.missing == "rank 1's rename of step-*/rank1.bin"
+    waits = "rank 0's rename of step-*/manifest.json does not wait for rank 1's rename of step-*/rank1.bin"
+    assert cause.text == f"{waits} (last-good-lost in 2 of them)"
+
+
+def test_a_barrier_leaves_nothing_to_find():
+    enforced = Order.learn([SHARDS, SHARDS])
+    assert find_causes(kills(SHARDS, enforced, without_its_shard), SHARDS, enforced) == []
+
+
+FIRST = trace_of(
+    (0, "rename", "m.tmp", "manifest.json"),
+    (0, "rename", "0.tmp", "rank0.bin"),
+    (1, "rename", "1.tmp", "rank1.bin"),
+    (2, "rename", "2.tmp", "rank2.bin"),
+    (3, "rename", "3.tmp", "rank3.bin"),
+)
+
+
+def test_what_comes_before_several_is_one_cause_that_names_them():
+    later = FIRST.operations[1:]
+    runs = [Trace((), (FIRST.events[0], *some), Path("data.bin")) for some in (later, later[::-1])]
+    order = Order.learn(runs)
+    states = kills(FIRST, order, lambda done: "lost-work" if done and len(done) < 5 else "")
+    (cause,) = find_causes(states, FIRST, order)
+    assert (cause.sort, cause.num_states) == ("gap", 15)
+    assert cause.text.startswith("rank 0's rename of manifest.json comes before rank ")
+    assert cause.text.endswith(" and 1 more")
+
+
+# -- power cuts
+
+
+def unsynced(number, op, sort="data"):
+    return Change(number, op, sort, number)
+
+
+def cut_power(trace, cut, lost, kind, **more):
+    done = {(op.rank, op.index) for op in trace.operations if op.index < cut[trace.ranks.index(op.rank)]}
+    return judged(state(trace, cut, done, survivors=Survivors(), lost=lost, **more), kind)
+
+
+def test_the_smallest_loss_that_is_enough_is_the_cause():
+    written, named = unsynced(1, ATOMIC.events[1]), unsynced(2, ATOMIC.events[3], "name")
+    powers = [
+        cut_power(ATOMIC, (5,), (named,), ""),
+        cut_power(ATOMIC, (5,), (written,), "last-good-lost", owed=("a",)),
+        cut_power(ATOMIC, (5,), (written, named), "last-good-lost", owed=("a",)),
+        cut_power(ATOMIC, (6,), (written,), "lost-work", owed=("a",)),
+    ]
+    (cause,) = find_causes([*kills(ATOMIC, ALONE, lambda done: ""), *powers], ATOMIC, ALONE)
+    assert (cause.sort, cause.kind, cause.num_states) == ("durability", "last-good-lost", 3)
+    assert (cause.operation, cause.rank, cause.file) == ("write", 0, "a.tmp")
+    # Under the name that the file had by then.
+    assert cause.missing == "the content of a by rank 0 (no fsync of the file)"
+    when = "after rank 0's fsync of the checkpoint directory (when a had been reported as saved)"
+    assert cause.text == f"a power cut {when} takes {cause.missing} (lost-work in 1 of them)"
+    assert cause.shortest.state.lost == (written,)
+
+
+def test_a_lost_name_is_told_with_its_directory():
+    inside = trace_of((0, "mkdir", "d"), (0, "rename", "d/a.tmp", "d/a"), (0, "unlink", "old"))
+    order = Order.learn([inside])
+    name, gone = unsynced(0, inside.events[1], "name"), unsynced(1, inside.events[2], "name")
+    powers = [cut_power(inside, (2,), (name,), "lost-work"), cut_power(inside, (3,), (gone,), "retention")]
+    causes = find_causes([*kills(inside, order, lambda done: ""), *powers], inside, order)
+    assert {cause.missing for cause in causes} == {
+        "the rename of d/a by rank 0 (no fsync of d)",
+        "the unlink of old by rank 0 (no fsync of the checkpoint directory)",
+    }
+
+
+def test_the_same_loss_on_several_ranks_is_one_cause():
+    powers = [cut_power(SHARDS, (3, 2), (unsynced(rank, SHARDS.events[place]),), "lost-work") for rank, place in ((0, 0), (1, 2))]
+    (cause,) = find_causes([*kills(SHARDS, BY_LUCK, lambda done: ""), *powers], SHARDS, BY_LUCK)
+    assert cause.num_states == 2
+    shards = [f"the content of step-*/rank{rank}.bin by rank {rank} (no fsync of the file)" for rank in (0, 1)]
+    assert cause.missing == " and ".join(shards)
+
+
+def test_a_cut_that_needs_no_loss_is_counted_with_the_kill():
+    states = kills(ATOMIC, ALONE, lambda done: "lost-work" if "open a.tmp" in done and "fsync ." not in done else "")
+    loss = unsynced(1, ATOMIC.events[1])
+    (cause,) = find_causes([*states, cut_power(ATOMIC, (3,), (loss,), "last-good-lost")], ATOMIC, ALONE)
+    assert (cause.sort, cause.num_states) == ("gap", 5)
+
+
+def test_a_cut_that_leaves_what_a_kill_leaves_is_counted_with_the_kill():
+    states = kills(ATOMIC, ALONE, lambda done: "lost-work" if "open a.tmp" in done and "fsync ." not in done else "")
+    failing = next(one for one in states if one.state.cut == (2,))
+    done = {(0, index) for index in range(5)}
+    failing.members.append(state(ATOMIC, (5,), done, survivors=Survivors(), lost=(unsynced(1, ATOMIC.events[3], "name"),)))
+    (cause,) = find_causes(states, ATOMIC, ALONE)
+    assert (cause.sort, cause.num_states, cause.shortest.state.cut) == ("gap", 5, (1,))
+
+
+def seen_only(one, file="a", expected="a sync of the file"):
+    return judged(one.state, "not-durable", oracle="durability", file=file, expected=expected)
+
+
+def test_a_missing_sync_that_was_only_seen_is_counted_with_the_cut_that_shows_it():
+    seen = [seen_only(one) for one in kills(ATOMIC, ALONE, lambda done: "")]
+    lost = cut_power(ATOMIC, (5,), (unsynced(1, ATOMIC.events[1]),), "last-good-lost")
+    (cause,) = find_causes([*seen, lost], ATOMIC, ALONE)
+    assert (cause.sort, cause.kind, cause.num_states) == ("durability", "last-good-lost", 8)
+    assert cause.shortest is lost
+    assert cause.text.endswith("(not-durable in 7 of them)")
+
+
+@pytest.mark.parametrize(
+    ("expected", "missing"),
+    [
+        ("a sync of the file", "the content of a (no fsync of the file)"),
+        ("a sync of the directory that holds its name", "the name a (no fsync of its directory)"),
+    ],
+)
+def test_a_missing_sync_that_no_cut_shows(expected, missing):
+    seen = [seen_only(one, expected=expected) for one in kills(ATOMIC, ALONE, lambda done: "")]
+    (cause,) = find_causes(seen, ATOMIC, ALONE)
+    assert (cause.sort, cause.kind, cause.missing) == ("durability", "not-durable", missing)
+    assert cause.text == f"a save is reported as done while a power cut could still take {missing}"
+
+
+# -- words
+
+
+def test_numbers_of_steps_and_drawn_names_are_left_open():
+    assert general("step-00000012.pt.4711-0a1b2c3d.tmp") == "step-*.pt.*.tmp"
+    assert general("step-00000012/rank1.bin") == "step-*/rank1.bin"
+
+
+def test_an_operation_in_words():
+    first, last = ATOMIC.events[1], ATOMIC.events[2]
+    assert phrase(first) == "rank 0's write of a.tmp"
+    assert phrase(first, ATOMIC) == "rank 0's first write of a.tmp"
+    assert phrase(last, ATOMIC) == "rank 0's last write of a.tmp"
+    assert phrase(SHARDS.events[0], SHARDS) == "rank 0's write of step-*/rank0.tmp"
+    assert phrase(ATOMIC.events[4], ATOMIC) == "rank 0's fsync of the checkpoint directory"
