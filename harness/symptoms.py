@@ -18,6 +18,8 @@ _SHORT = {"steps": 16, "batches_per_epoch": 8, "keep_last": 2}
 _FP16 = {"precision": "fp16"}
 _MLP = {"model": "mlp", "ema": 0.9}
 _OVERFLOW = "overflow all ranks at batch 7"
+# Of a job that hangs: waiting longer finds nothing more. A healthy one gets as long as any.
+_HANG_DEADLINE_S = 20.0
 
 # Defect → settings and faults that bring it out; a job of 16 batches that is killed in the second epoch, unless said otherwise.
 _CASES: dict[str, dict[str, Any]] = {
@@ -25,6 +27,15 @@ _CASES: dict[str, dict[str, Any]] = {
     "no-epoch-order": {"sampler": "random"},
     "no-ema": _MLP,
     "no-buffers": _MLP,
+    # The middle of an epoch: at its beginning there is no batch before, and one too many would be of another epoch.
+    "repeats-batch": {"faults": "sigkill all ranks at step 14"},
+    "skips-batch": {"faults": "sigkill all ranks at step 14"},
+    "ema-frozen": {"ema": 0.9},
+    # Its second run is the same as the first to the last bit, and overwrites its files.
+    "from-scratch": {"format": "single"},
+    "stops-early": {"faults": "sigkill all ranks at step 6"},
+    "no-timeout": {"faults": "sigstop rank 1 at step 10", "collective_timeout_s": 5.0},
+    "no-checksums": {"faults": [KILL, "flip newest/model.safetensors at 50%"]},
     "in-place": {"format": "single", "faults": "sigkill rank 0 during write checkpoint.pt at 50% occurrence 12"},
     # Rank 1 has renamed its shard over the old one; the manifest is still the old one.
     "reuse-directory": {"faults": "sigkill all ranks after rename latest/rank1.bin.tmp occurrence 3 by rank 1"},
@@ -50,7 +61,8 @@ def planted(name: str) -> Scenario:
     Raises:
         UsageError: unknown name.
     """
-    return _case(name, defects=(name,), name=f"planted-{name}")
+    limit = {"deadline_s": _HANG_DEADLINE_S} if DEFECTS[name].kind == "hang" else {}
+    return _case(name, defects=(name,), name=f"planted-{name}", **limit)
 
 
 def same_without(name: str) -> Scenario:

@@ -113,6 +113,8 @@ class CheckpointStore:
         Raises:
             RefusalError: None is valid, or the newest valid one does not fit this job or this number of ranks.
         """
+        if "from-scratch" in training.config.defect:
+            return Resumption(ScanResult(None, None, ()), None)
         scan = rank0_decides(lambda: find_newest_valid(self._format, self._parent))
         self._corrupt = {self._parent / damaged.path for damaged in scan.skipped}
         warning = None

@@ -25,7 +25,14 @@ from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch
 from harness.reference.formats import CheckpointHeader
-from harness.reference.manifest import DirectoryFormat, ShardRecord, header_of, save_directory, verify_directory
+from harness.reference.manifest import (
+    DirectoryFormat,
+    ShardRecord,
+    header_of,
+    read_manifest,
+    save_directory,
+    verify_directory,
+)
 from harness.reference.payload import apply_payload, check_payload, collect_payload
 from harness.reference.state import Training
 
@@ -69,13 +76,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 class SafetensorsFormat(DirectoryFormat):
-    """See the module; `omitted` are the parts that a planted defect does not restore."""
+    """See the module; `omitted` are the parts that a planted defect does not restore, `trusting` is `no-checksums`."""
 
-    def __init__(self, omitted: frozenset[str]) -> None:
+    def __init__(self, omitted: frozenset[str], trusting: bool = False) -> None:
         self._omitted = omitted
+        self._trusting = trusting
 
     def verify(self, path: Path) -> CheckpointHeader:
         """Check every byte of both files."""
+        if self._trusting:
+            read = read_manifest(path)
+            return CheckpointHeader(read.batch, read.step, read.world_size)
         manifest, header = verify_directory(path, lambda _: "0")
         names = sorted(record.name for record in manifest.shards)
         if names != [WEIGHTS_NAME, TRAINING_NAME]:
@@ -117,4 +128,4 @@ def _write(payload: dict[str, Any], path: Path) -> list[ShardRecord]:
 
 def build_format(config: TrainConfig) -> SafetensorsFormat:
     """Return the format as the configuration wants it."""
-    return SafetensorsFormat(omitted_parts(config.defect))
+    return SafetensorsFormat(omitted_parts(config.defect), "no-checksums" in config.defect)
