@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.reference.defects import DEFECTS
-from harness.scenario import FORMATS, Scenario, job
+from harness.scenario import FORMATS, Format, Scenario, job
 
 KILL = "sigkill all ranks at step 10"
 _SHORT = {"steps": 16, "batches_per_epoch": 8, "keep_last": 2}
@@ -72,6 +72,25 @@ def same_without(name: str) -> Scenario:
     """
     own = name in ("in-place", "reuse-directory")
     return _case(name, name=f"healthy-{name}", **({"faults": ()} if own else {}))
+
+
+# Over a change of the number of ranks the loss may differ by rounding, and ranks hold other parts than before.
+OVER_RANKS = ("no-ema", "no-scaler", "no-scheduler")
+# Every format, each split over the ranks in one way.
+OVER_RANKS_IN = tuple(zip(FORMATS, itertools.cycle(("ddp", "zero1", "fsdp2")), strict=False))
+
+
+def over_ranks(format: Format, parallelism: str, defect: str = "") -> Scenario:
+    """A job of four ranks that is killed and goes on with two.
+
+    Args:
+        format: of the checkpoints.
+        parallelism: how the job is split.
+        defect: one of `OVER_RANKS`, or "" for a healthy trainer, which must pass.
+    """
+    settings = {**_SHORT, **_FP16, "ema": 0.9, "parallelism": parallelism, "rng_scope": "global", "reshard": True}
+    name = "-".join(("over-ranks", format, defect or "healthy"))
+    return job(format, ranks=(4, 2), faults=KILL, name=name, defects=(defect,) if defect else (), **settings)
 
 
 def _case(defect: str, **more: Any) -> Scenario:

@@ -150,7 +150,8 @@ def apply_small_state(training: Training, small: dict[str, Any], path: object, o
         raise CheckpointError(f"other job: {path}: expected {expected}, found {found}")
     counters, data, state = small["state"], small["data"], training.state
     state.batch, state.step = counters["batch"], counters["step"]
-    state.loss_history = list(counters["loss_history"])
+    if "loss-history" not in omitted:
+        state.loss_history = list(counters["loss_history"])
     if "data" not in omitted:
         state.epoch, state.batch_in_epoch = data["epoch"], data["batch_in_epoch"]
     if not {"data", "epoch-order"} & set(omitted):
