@@ -121,9 +121,9 @@ def small_state(training: Training) -> dict[str, Any]:
 def job_identity(config: TrainConfig) -> dict[str, Any]:
     """Return the options that decide numbers, data order and random draws: with others, a resume is not a resume.
 
-    Left out are those that a job may be given anew (how often it saves, on how many ranks and how it is split, where it
-    runs), those that decide the tensors' names and shapes, which are compared themselves, and `steps`: a longer schedule
-    is a decision that people take on purpose.
+    Left out are those that a job may be given anew (how often it saves, on how many ranks and how it is split, what it does
+    about a jump of the loss), those that decide the tensors' names and shapes, which are compared themselves, and `steps`: a
+    longer schedule is a decision that people take on purpose.
     """
     return {
         "seed": config.seed,
@@ -139,7 +139,6 @@ def job_identity(config: TrainConfig) -> dict[str, Any]:
         "learning_rate": config.learning_rate,
         "warmup": config.warmup,
         "ema": config.ema,
-        "on_loss_jump": config.on_loss_jump,
     }
 
 
