@@ -33,6 +33,7 @@ from harness.inject.arming import Injector
 from harness.inject.gate import Gate
 from harness.inject.install import install
 from harness.launch.connection import Launcher
+from harness.oracle.verdict import Verdict
 from harness.plan import make_plan, versions
 from harness.reference.defects import DEFECTS
 from harness.scenario import Scenario, job
@@ -43,6 +44,7 @@ from harness.supervisor import AttemptRunner
 SCHEMA = "harness.bench/1"
 _WRITES = 5_000
 _WRITE_BYTES = 100
+_SHOWN_FINDINGS = 3
 _WRITER = (
     "import os, sys, time\n"
     "fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o644)\n"
@@ -189,8 +191,12 @@ def defect_rates(everything: bool, say: Say) -> Figures:
     session = Session.new()
     try:
         bench = Workbench(folder / "runs", folder / "baselines", session.warm())
-        named = [_named(name, bench, say) for name in DEFECTS]
+        planted = [(name, symptoms.planted(name)) for name in DEFECTS]
+        splits = symptoms.OVER_RANKS_IN
+        planted += [(name, symptoms.over_ranks(*split, name)) for split in splits for name in symptoms.OVER_RANKS]
+        named = [_named(name, scenario, bench, say) for name, scenario in planted]
         healthy = [*map(symptoms.same_without, DEFECTS), *symptoms.healthy(everything=everything)]
+        healthy += [symptoms.over_ranks(*split) for split in splits]
         green = [_green(scenario, bench, say) for scenario in healthy]
     finally:
         session.close()
@@ -203,23 +209,35 @@ def defect_rates(everything: bool, say: Say) -> Figures:
     }
 
 
-def _named(name: str, bench: Workbench, say: Say) -> bool:
-    verdict, _ = run_case(symptoms.planted(name), bench)
+def _named(name: str, scenario: Scenario, bench: Workbench, say: Say) -> bool:
+    verdict, directory = run_case(scenario, bench)
     wanted = DEFECTS[name]
     right = verdict.kind == wanted.kind and wanted.component in (verdict.component, verdict.component.partition(".")[0])
     if not right:
-        say(
-            f"{name}: expected {wanted.kind} of {wanted.component}, found {verdict.outcome} {verdict.kind} of {verdict.component}"
-        )
+        say(f"{scenario.name}: expected {wanted.kind} of {wanted.component}, {_found(verdict)}")
+    shutil.rmtree(directory.path)
     return right
 
 
 def _green(scenario: Scenario, bench: Workbench, say: Say) -> bool:
     verdict, directory = run_case(scenario, bench)
     if verdict.outcome != "PASS":
-        say(f"{scenario.name}: expected PASS, found {verdict.outcome} {verdict.kind} of {verdict.component}")
+        say(f"{scenario.name}: expected PASS, {_found(verdict)}")
     shutil.rmtree(directory.path)
     return verdict.outcome == "PASS"
+
+
+def _found(verdict: Verdict) -> str:
+    """What a case has come to, and what is needed to see why: the directory itself is gone."""
+    faults = "; ".join(one.fault for one in verdict.fired) or "none"
+    if verdict.root is None:
+        return f"found {verdict.outcome} (faults fired: {faults})"
+    said = "; ".join(
+        f"{finding.kind} of {finding.component}: {finding.message}" for finding in verdict.findings[:_SHOWN_FINDINGS]
+    )
+    more = len(verdict.findings) - _SHOWN_FINDINGS
+    rest = f"; and {more} more" if more > 0 else ""
+    return f"found {verdict.outcome} {verdict.kind} of {verdict.component} (faults fired: {faults}): {said}{rest}"
 
 
 def _output(command: list[str]) -> str:

@@ -13,6 +13,7 @@ from harness.oracle.asynchrony import asynchrony
 from harness.oracle.clarity import clarity
 from harness.oracle.completion import completion
 from harness.oracle.control import control
+from harness.oracle.data import data
 from harness.oracle.durability import durability
 from harness.oracle.execution import execution
 from harness.oracle.finding import Finding, inconclusive
@@ -46,6 +47,7 @@ ORACLES: tuple[Oracle, ...] = (
     retention,
     durability,
     asynchrony,
+    data,
     loss,
     state,
     numerics,

@@ -11,13 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.reference.defects import DEFECTS
-from harness.scenario import FORMATS, Scenario, job
+from harness.scenario import FORMATS, Format, Scenario, job
 
 KILL = "sigkill all ranks at step 10"
 _SHORT = {"steps": 16, "batches_per_epoch": 8, "keep_last": 2}
 _FP16 = {"precision": "fp16"}
 _MLP = {"model": "mlp", "ema": 0.9}
 _OVERFLOW = "overflow all ranks at batch 7"
+# Of a job that hangs: waiting longer finds nothing more. A healthy one gets as long as any.
+_HANG_DEADLINE_S = 20.0
 
 # Defect → settings and faults that bring it out; a job of 16 batches that is killed in the second epoch, unless said otherwise.
 _CASES: dict[str, dict[str, Any]] = {
@@ -25,6 +27,14 @@ _CASES: dict[str, dict[str, Any]] = {
     "no-epoch-order": {"sampler": "random"},
     "no-ema": _MLP,
     "no-buffers": _MLP,
+    # The middle of an epoch: at its beginning there is no batch before, and one too many would be of another epoch.
+    "repeats-batch": {"faults": "sigkill all ranks at step 14"},
+    "skips-batch": {"faults": "sigkill all ranks at step 14"},
+    "ema-frozen": {"ema": 0.9},
+    # Its second run is the same as the first to the last bit, and overwrites its files.
+    "from-scratch": {"format": "single"},
+    "stops-early": {"faults": "sigkill all ranks at step 6"},
+    "no-timeout": {"faults": "sigstop rank 1 at step 10", "collective_timeout_s": 5.0},
     "in-place": {"format": "single", "faults": "sigkill rank 0 during write checkpoint.pt at 50% occurrence 12"},
     # Rank 1 has renamed its shard over the old one; the manifest is still the old one.
     "reuse-directory": {"faults": "sigkill all ranks after rename latest/rank1.bin.tmp occurrence 3 by rank 1"},
@@ -66,7 +76,8 @@ def planted(name: str) -> Scenario:
     Raises:
         UsageError: unknown name.
     """
-    return _case(name, defects=(name,), name=f"planted-{name}")
+    limit = {"deadline_s": _HANG_DEADLINE_S} if DEFECTS[name].kind == "hang" else {}
+    return _case(name, defects=(name,), name=f"planted-{name}", **limit)
 
 
 def same_without(name: str) -> Scenario:
@@ -76,6 +87,25 @@ def same_without(name: str) -> Scenario:
     """
     own = name in ("in-place", "reuse-directory", "early-rename")
     return _case(name, name=f"healthy-{name}", **({"faults": ()} if own else {}))
+
+
+# Over a change of the number of ranks the loss may differ by rounding, and ranks hold other parts than before.
+OVER_RANKS = ("no-ema", "no-scaler", "no-scheduler")
+# Every format, each split over the ranks in one way.
+OVER_RANKS_IN = tuple(zip(FORMATS, itertools.cycle(("ddp", "zero1", "fsdp2")), strict=False))
+
+
+def over_ranks(format: Format, parallelism: str, defect: str = "") -> Scenario:
+    """A job of four ranks that is killed and goes on with two.
+
+    Args:
+        format: of the checkpoints.
+        parallelism: how the job is split.
+        defect: one of `OVER_RANKS`, or "" for a healthy trainer, which must pass.
+    """
+    settings = {**_SHORT, **_FP16, "ema": 0.9, "parallelism": parallelism, "rng_scope": "global", "reshard": True}
+    name = "-".join(("over-ranks", format, defect or "healthy"))
+    return job(format, ranks=(4, 2), faults=KILL, name=name, defects=(defect,) if defect else (), **settings)
 
 
 def _case(defect: str, **more: Any) -> Scenario:

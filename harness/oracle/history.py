@@ -30,12 +30,14 @@ class Save:
         step: optimizer updates done when it began.
         name: top-level name of the checkpoint.
         digests: the state just before it, per component; empty where that was not logged.
+        state: the whole record of that; empty where there is none.
     """
 
     batch: int
     step: int
     name: str
     digests: dict[str, str]
+    state: Record
 
 
 @dataclass(frozen=True)
@@ -97,15 +99,17 @@ def saves(log: RankLog, start: int) -> list[Save]:
         start: batches done when its attempt began.
     """
     found: list[Save] = []
-    batch, digests = start, {}
+    batch = start
+    state: Record = {}
     for record in log.records:
         if record["event"] == "batch" and isinstance(record.get("batch"), int):
             batch = record["batch"]
         elif record["event"] == "state" and record.get("moment") == "save":
-            digests = record["digests"]
+            state = record
         elif record["event"] == "save" and record.get("moment") == "begin":
-            found.append(Save(batch, int(record["step"]), top_level(record["checkpoint"]), digests))
-            digests = {}
+            name, digests = top_level(record["checkpoint"]), state["digests"] if state else {}
+            found.append(Save(batch, int(record["step"]), name, digests, state))
+            state = {}
     return found
 
 

@@ -6,7 +6,7 @@ baseline's, with no hole and none done twice within an attempt. A NaN or an infi
 the baseline skipped for the same reason is equal: its loss is not a number by nature.
 
 Does not verify: anything that the loss does not feel within the run, such as averages of weights, or moments at a small
-learning rate (`state` does); which samples were read (a wrong order shows here only by its effect); a silent restart
+learning rate (`state` does); which samples were read (`data` does); a silent restart
 from scratch, whose curve is identical (`progress` does); a tail that a job that did not finish is missing (`completion`).
 With a baseline that differs from itself it says nothing: `control` does.
 """

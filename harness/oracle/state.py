@@ -6,23 +6,28 @@ run's before the same save; and each digest before a later save, and at the end,
 batch. So what was restored and then overwritten, or not moved on after the resume, is found at the next save, also where the
 loss does not feel it.
 
-Does not verify: anything across a change of world size (ranks then hold other parts, and it says nothing); components for
-which the trainer logs no digest; that the digest covers all of its component. With a baseline that differs from itself, or
-is a plainer job, it compares the load with the save only.
+Over a change of the number of ranks, on which ranks hold other parts, the same holds for the digests of the whole job
+(`harness.oracle.whole`) right after the load; later only for what no rounding enters: schedule, counters, position.
+
+Does not verify: streams of random numbers that each rank has of its own, over a change of the number of ranks; components
+for which the trainer logs no digest; that the digest covers all of its component. With a baseline that differs from itself,
+or is a plainer job, it compares the load with the save only; of an attempt that goes on from work on another number of ranks
+than the baseline's, the load with the save, and what no rounding enters with the baseline.
 """
 
 from __future__ import annotations
 
 from harness.oracle.finding import COMPONENTS, Finding, fail, inconclusive
 from harness.oracle.history import History, Resume, Save, saves
-from harness.store import AttemptRun, Baseline, RankLog, Run
+from harness.oracle.whole import views, without_rounding
+from harness.store import AttemptRun, Baseline, RankLog, Record, Run
 
 _ORACLE = "state"
 ABSENT = "absent"
 BEFORE_SAVE = "before the save"
 IN_BASELINE = "in the uninterrupted run"
 # What follows from the gradients of a batch, the later the further.
-_CONSEQUENCES = ("scaler", "optimizer", "model", "buffers", "ema")
+_CONSEQUENCES = ("scaler", "optimizer", "model", "buffers", "ema", "counters.loss_history")
 
 
 def state(run: Run, baseline: Baseline) -> list[Finding]:
@@ -32,28 +37,39 @@ def state(run: Run, baseline: Baseline) -> list[Finding]:
     for attempt in run.attempts[1:]:
         for resume in history.resumes[attempt.index]:
             lost = _one_load(run, baseline, history, attempt, resume) if resume.name else []
-            findings += lost
-            if not lost and _comparable(run, baseline, attempt, resume.rank):
-                findings += _drifted(baseline, attempt, resume)
+            findings += lost or _drifted(run, baseline, attempt, resume)
     # The components in the order of the vocabulary: the model before what depends on it.
     return sorted(findings, key=lambda finding: (finding.attempt or 0, _order(finding.component), finding.rank or 0))
 
 
-def _comparable(run: Run, baseline: Baseline, attempt: AttemptRun, rank: int) -> bool:
-    same = attempt.world_size == baseline.world_size and not baseline.unstable and rank in baseline.ranks
-    return same and run.plan.scenario.compare_with == "same"
+def _repeats(run: Run, baseline: Baseline) -> bool:
+    """Whether the uninterrupted run is the very job, so that its digests are what this one's must be."""
+    return not baseline.unstable and run.plan.scenario.compare_with == "same"
 
 
-def _drifted(baseline: Baseline, attempt: AttemptRun, resume: Resume) -> list[Finding]:
+def _same_bits(run: Run, baseline: Baseline, attempt: AttemptRun, rank: int) -> bool:
+    """Whether this rank holds what the baseline's holds: all work up to here was done on the baseline's number of ranks."""
+    worked = [a for a in run.attempts[: attempt.index] if any(log.batches for log in a.ranks.values())]
+    same = all(a.world_size == baseline.world_size for a in (*worked, attempt))
+    return same and rank in baseline.ranks and _repeats(run, baseline)
+
+
+def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) -> list[Finding]:
     """The first moment after a good load at which a component is not what it is in the uninterrupted run; one finding.
 
     What draws or counts by itself is named before what follows from gradients: a wrong generator makes other weights within
     a batch, never the other way round.
     """
-    expected = _moments(baseline.ranks[resume.rank], 0)
-    for (batch, moment), digests in _moments(attempt.ranks[resume.rank], resume.batch).items():
-        golden = expected.get((batch, moment))
-        if golden is None:
+    if _same_bits(run, baseline, attempt, resume.rank):
+        golden_log, read = baseline.ranks[resume.rank], _digests
+    elif _repeats(run, baseline) and 0 in baseline.ranks:
+        golden_log, read = baseline.ranks[0], without_rounding
+    else:
+        return []
+    expected = {place: read(record) for place, record in _moments(golden_log, 0).items()}
+    for (batch, moment), record in _moments(attempt.ranks[resume.rank], resume.batch).items():
+        golden, digests = expected.get((batch, moment)), read(record)
+        if not golden or not digests:
             continue
         wrong = [name for name in golden.keys() | digests.keys() if golden.get(name) != digests.get(name)]
         if wrong:
@@ -68,15 +84,20 @@ def _drifted(baseline: Baseline, attempt: AttemptRun, resume: Resume) -> list[Fi
     return []
 
 
-def _moments(log: RankLog, start: int) -> dict[tuple[int, str], dict[str, str]]:
-    """(batches done, `save` or `end`) → digests, in order; of a batch that was saved twice the last."""
-    found: dict[tuple[int, str], dict[str, str]] = {}
+def _digests(record: Record) -> dict[str, str]:
+    found: dict[str, str] = record["digests"]
+    return found
+
+
+def _moments(log: RankLog, start: int) -> dict[tuple[int, str], Record]:
+    """(batches done, `save` or `end`) → `state` record, in order; of a batch that was saved twice the last."""
+    found: dict[tuple[int, str], Record] = {}
     batch = start
     for record in log.records:
         if record["event"] == "batch" and isinstance(record.get("batch"), int):
             batch = record["batch"]
         elif record["event"] == "state" and record.get("moment") in ("save", "end"):
-            found[batch, str(record["moment"])] = record["digests"]
+            found[batch, str(record["moment"])] = record
     return found
 
 
@@ -89,41 +110,63 @@ def _order(component: str) -> int:
 
 
 def _one_load(run: Run, baseline: Baseline, history: History, attempt: AttemptRun, resume: Resume) -> list[Finding]:
-    writer = _writer(run, history, attempt, resume)
-    golden: Save | None = None
-    if attempt.world_size == baseline.world_size and not baseline.unstable and resume.rank in baseline.ranks:
-        golden = _matching(saves(baseline.ranks[resume.rank], 0), resume)
+    index = _writer(history, attempt, resume)
+    writer = None if index is None else _matching(history.saves[index].get(resume.rank, []), resume)
+    moved = index is not None and run.attempts[index].world_size != attempt.world_size
+    golden = None
+    if _same_bits(run, baseline, attempt, resume.rank):
+        golden = _at_batch(saves(baseline.ranks[resume.rank], 0), resume)
     loads = attempt.ranks[resume.rank].of("state", moment="load")
     if not loads:
         return _unlogged(attempt, resume, writer or golden)
-    after: dict[str, str] = loads[0]["digests"]
+    if moved:
+        return _moved_load(run, history, attempt, resume, index or 0)
     findings: list[Finding] = []
     for before, where in ((writer, BEFORE_SAVE), (golden, IN_BASELINE)):
-        if before is None:
-            continue
-        seen = {finding.component for finding in findings}
-        findings += [
-            _lost(attempt, resume, component, before.digests.get(component), after.get(component), where)
-            for component in sorted(before.digests.keys() | after.keys())
-            if before.digests.get(component) != after.get(component) and component not in seen
-        ]
+        if before is not None:
+            seen = {finding.component for finding in findings}
+            found = _compare(attempt, resume, before.digests, loads[0]["digests"], where)
+            findings += [finding for finding in found if finding.component not in seen]
     return findings
 
 
-def _writer(run: Run, history: History, attempt: AttemptRun, resume: Resume) -> Save | None:
-    """The save that wrote the checkpoint, by the same rank; None where it is unknown or was done on other ranks."""
+def _moved_load(run: Run, history: History, attempt: AttemptRun, resume: Resume, index: int) -> list[Finding]:
+    """Over a change of the number of ranks: the whole as this rank sees it, and as it was saved."""
+    found = {rank: _matching(written, resume) for rank, written in history.saves[index].items()}
+    saved = views({rank: save.state for rank, save in found.items() if save is not None}, run.attempts[index].world_size)
+    loads = {rank: records[0] for rank, log in attempt.ranks.items() if (records := log.of("state", moment="load"))}
+    loaded = views(loads, attempt.world_size)
+    if not saved or resume.rank not in loaded:
+        return []
+    return _compare(attempt, resume, saved[0], loaded[resume.rank], f"{BEFORE_SAVE} on {len(saved)} ranks")
+
+
+def _compare(attempt: AttemptRun, resume: Resume, before: dict[str, str], after: dict[str, str], where: str) -> list[Finding]:
+    return [
+        _lost(attempt, resume, component, before.get(component), after.get(component), where)
+        for component in sorted(before.keys() | after.keys())
+        if before.get(component) != after.get(component)
+    ]
+
+
+def _writer(history: History, attempt: AttemptRun, resume: Resume) -> int | None:
+    """The attempt that wrote the checkpoint; None where it is unknown."""
     # What was committed counts before what was only begun: a save that was cut short is not what was loaded.
     commit = next((commit for commit in reversed(history.standing(attempt.index)) if commit.name == resume.name), None)
     indices = [commit.attempt] if commit is not None else list(range(attempt.index - 1, -1, -1))
     for index in indices:
-        found = _matching(history.saves[index].get(resume.rank, []), resume)
-        if found is not None:
-            return found if run.attempts[index].world_size == attempt.world_size else None
+        if any(_matching(found, resume) for found in history.saves[index].values()):
+            return index
     return None
 
 
 def _matching(found: list[Save], resume: Resume) -> Save | None:
     return next((s for s in reversed(found) if (s.name, s.step) == (resume.name, resume.step) and s.digests), None)
+
+
+def _at_batch(found: list[Save], resume: Resume) -> Save | None:
+    # Not by name: the uninterrupted run may save in another format, which must not change what is saved.
+    return next((s for s in reversed(found) if (s.batch, s.step) == (resume.batch, resume.step) and s.digests), None)
 
 
 def _unlogged(attempt: AttemptRun, resume: Resume, before: Save | None) -> list[Finding]:

@@ -3,20 +3,22 @@
 Two states have the same digest if and only if (but for chance, 1 in 2^64) every tensor has the same dtype, shape and
 bytes under the same name, and every plain value is equal. Taking a digest changes nothing and draws from no generator.
 
-Not covered: two states that differ in bytes but not in meaning, such as 0.0 and -0.0, count as different.
+Not covered: states on different numbers of ranks (`harness.probe.whole`); two states that differ in bytes but not in
+meaning, such as 0.0 and -0.0, count as different.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from harness.reference.state import Training, capture_rank_rng
-from harness.reference.tensors import group_options, live_tensors
+from harness.reference.tensors import LocalTensor, group_options, live_tensors
 
 DIGEST_SIZE_BYTES = 8
 
@@ -34,35 +36,51 @@ def digest_value(value: Any) -> str:
     return state.hexdigest()
 
 
-def digest_components(training: Training) -> dict[str, str]:
-    """Return the digest of every component that the job has, by the names of docs/event-log.md.
+@dataclass(frozen=True)
+class Component:
+    """A part of the state: named tensors (this rank's part of each), and plain values; either may be absent."""
+
+    tensors: dict[str, LocalTensor]
+    rest: Any = None
+
+
+def components_of(training: Training) -> dict[str, Component]:
+    """Return every component that the job has, by the names of docs/event-log.md.
 
     The optimizer's state is taken by parameter name, together with the options of each group, so that the order in
-    which parameters were passed does not matter but whose moments are whose does. Of what is split over the ranks, the
-    part of this rank is taken.
+    which parameters were passed does not matter but whose moments are whose does.
     """
-    buffers = {f"model.{name}" for name, _ in training.model.named_buffers()}
-    live = {name: [tensor.shape, tensor.start, tensor.values] for name, tensor in live_tensors(training).items()}
+    names = {f"model.{name}" for name, _ in training.model.named_buffers()}
+    live = live_tensors(training)
     rng, state = capture_rank_rng(training), training.state
 
-    def below(part: str) -> dict[str, Any]:
-        return {name: value for name, value in live.items() if name.startswith(part) and name not in buffers}
+    def below(part: str) -> dict[str, LocalTensor]:
+        return {name: tensor for name, tensor in live.items() if name.startswith(part) and name not in names}
 
-    components: dict[str, Any] = {
-        "model": below("model."),
-        "buffers": {name: live[name] for name in buffers} or None,
-        "optimizer": [below("optimizer."), group_options(training.model, training.optimizer)],
-        "ema": below("ema.") or None,
-        "scheduler": training.scheduler.state_dict(),
-        "scaler": None if training.scaler is None else training.scaler.state_dict(),
-        "rng.python": rng["python"],
-        "rng.numpy": rng["numpy"],
-        "rng.torch": [rng["torch"], rng["cuda"]],
-        "rng.noise": rng["noise"],
-        "data": [state.epoch, state.batch_in_epoch, training.config.seed, state.epoch_order],
-        "counters": [state.batch, state.step, state.amp.state_dict()],
+    found = {
+        "model": Component(below("model.")),
+        "buffers": Component({name: live[name] for name in names}),
+        "optimizer": Component(below("optimizer."), group_options(training.model, training.optimizer)),
+        "ema": Component(below("ema.")),
+        "scheduler": Component({}, training.scheduler.state_dict()),
+        "scaler": Component({}, None if training.scaler is None else training.scaler.state_dict()),
+        "rng.python": Component({}, rng["python"]),
+        "rng.numpy": Component({}, rng["numpy"]),
+        "rng.torch": Component({}, [rng["torch"], rng["cuda"]]),
+        "rng.noise": Component({}, rng["noise"]),
+        "data": Component({}, [state.epoch, state.batch_in_epoch, training.config.seed, state.epoch_order]),
+        "counters": Component({}, [state.batch, state.step, state.amp.state_dict()]),
+        "counters.loss_history": Component({}, state.loss_history),
     }
-    return {name: digest_value(value) for name, value in components.items() if value is not None}
+    return {name: component for name, component in found.items() if component.tensors or component.rest is not None}
+
+
+def digest_components(training: Training) -> dict[str, str]:
+    """Return the digest of every component; of what is split over the ranks, the part of this rank is taken."""
+    return {
+        name: digest_value([{n: [t.shape, t.start, t.values] for n, t in component.tensors.items()}, component.rest])
+        for name, component in components_of(training).items()
+    }
 
 
 def _feed(state: Any, value: Any) -> None:

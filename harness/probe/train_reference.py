@@ -20,6 +20,7 @@ from harness.probe.digest import digest_components
 from harness.probe.event_log import EventLog, format_float
 from harness.probe.numeric import VARIABLE as NUMERIC_VARIABLE
 from harness.probe.numeric import NumericFault, apply_numeric_faults, parse_numeric_faults
+from harness.probe.whole import whole_digests
 from harness.reference import train
 from harness.reference.amp import global_l2_norm
 from harness.reference.hooks import BatchReport, SkippedCheckpoint, TrainingHooks
@@ -83,7 +84,8 @@ class ProbeHooks(TrainingHooks):
     def state(self, moment: Literal["save", "load", "end"], training: Training) -> None:
         """Record the digest of every component."""
         if self._log is not None:
-            self._write("state", moment=moment, step=training.state.step, digests=digest_components(training))
+            digests = digest_components(training)
+            self._write("state", moment=moment, step=training.state.step, digests=digests, **whole_digests(training))
 
     def logits(self, logits: Tensor, batch: int) -> Tensor:
         """Plant the numeric faults of this batch."""

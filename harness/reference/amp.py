@@ -72,19 +72,17 @@ def gradients_of(parameters: Iterable[Parameter]) -> list[Tensor]:
 def all_finite(tensors: list[Tensor]) -> bool:
     """Return whether every value is finite: the largest magnitude tells, and it cannot overflow as an L2 norm can.
 
-    Of tensors that are split over the ranks all parts are looked at; it is then collective. A rank may have no rows of some.
+    Of tensors that are split over the ranks this rank's parts are looked at; it may have no rows of some.
     """
     parts = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
     parts = [part for part in parts if part.numel()]
-    finite = not parts or math.isfinite(float(torch.nn.utils.get_total_norm(parts, norm_type=math.inf)))
-    if any(isinstance(tensor, DTensor) for tensor in tensors):
-        return not any_rank(not finite, tensors[0].device)
-    return finite
+    return not parts or math.isfinite(float(torch.nn.utils.get_total_norm(parts, norm_type=math.inf)))
 
 
 def has_non_finite_grad(parameters: Iterable[Parameter]) -> bool:
-    """Return whether any gradient holds an infinity or a NaN."""
-    return not all_finite(gradients_of(parameters))
+    """Return whether any gradient on any rank holds an infinity or a NaN. Collective; the same answer on each rank."""
+    parameters = list(parameters)
+    return any_rank(not all_finite(gradients_of(parameters)), parameters[0].device)
 
 
 def global_l2_norm(parameters: Iterable[Parameter]) -> float:
@@ -165,8 +163,7 @@ def take_step(
         scaled_norm, _ = clip_global_l2_norm(trained_parameters(training), DEFAULT_MAX_NORM)
     if scaler is not None:
         scaler.unscale_(optimizer)
-    bad = has_non_finite_grad(trained_parameters(training))
-    reason = "non_finite_grad" if skips(training) and any_rank(bad, training.device) else None
+    reason = "non_finite_grad" if skips(training) and has_non_finite_grad(trained_parameters(training)) else None
     norm = _update(training, reason is not None)
     if reason is None:
         broadcast_buffers(training.model)

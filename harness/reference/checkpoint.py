@@ -6,6 +6,8 @@ What is decided here, in words:
 - A damaged one is passed over and reported. It stays where it is until a good one of a higher number is committed, and
   then rotation removes it. If training comes to its very number again, it is removed (or, being a single file,
   replaced in one step) just before that save: the older good one that the job resumed from is still there then.
+- One that is not damaged and does not fit (other names or shapes of tensors, other options, another number of ranks) is a
+  refusal, not a reason to look at older ones: it is what the job has come to, and to go back would lose that work silently.
 - If there are checkpoints and all are damaged, the job refuses to start and touches nothing: to train from scratch in
   that directory would first hide and then rotate away what could perhaps be repaired.
 - Left-overs of saves that were cut short are removed only after that decision.
@@ -65,8 +67,8 @@ def find_newest_valid(checkpoint_format: CheckpointFormat, parent: Path) -> Scan
     """Look for the newest checkpoint that is intact, reading every byte of each candidate. Changes nothing. One rank.
 
     Raises:
-        RefusalError: There are checkpoints, but none is intact, or one could not be read, or they are of another format;
-            the text names each file, expected, found.
+        RefusalError: There are checkpoints, but none is intact, or one could not be read, or its shards are of different
+            models, or they are of another format; the text names each file, expected, found.
     """
     skipped: list[SkippedCheckpoint] = []
     found = checkpoint_format.find(parent)
@@ -77,6 +79,8 @@ def find_newest_valid(checkpoint_format: CheckpointFormat, parent: Path) -> Scan
     for path in found:
         try:
             return ScanResult(path, checkpoint_format.verify(path), tuple(skipped))
+        except RefusalError:
+            raise
         except CheckpointError as error:
             skipped.append(SkippedCheckpoint(path.name, str(error)))
         except OSError as error:
@@ -119,6 +123,8 @@ class CheckpointStore:
         Raises:
             RefusalError: None is valid, or the newest valid one does not fit this job or this number of ranks.
         """
+        if "from-scratch" in training.config.defect:
+            return Resumption(ScanResult(None, None, ()), None)
         scan = rank0_decides(lambda: find_newest_valid(self._format, self._parent))
         self._corrupt = {self._parent / damaged.path for damaged in scan.skipped}
         warning = None

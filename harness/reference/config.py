@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +114,11 @@ def build_parser() -> argparse.ArgumentParser:
         default = getattr(defaults, option.name.replace("-", "_"))
         choices = f" ({', '.join(option.choices)})" if option.choices else ""
         parser.add_argument(f"--{option.name}", metavar="VALUE", help=f"{option.text}{choices}; default {default}")
-    parser.add_argument("--reshard", action="store_true", help="let --format sharded resume on another world size")
+    parser.add_argument(
+        "--reshard",
+        action="store_true",
+        help=("let --format sharded resume on another world size; the other formats always can, and take it as said already"),
+    )
     parser.add_argument("--defect", action="append", default=[], metavar="NAME", help="plant a defect (defects.py)")
     return parser
 
@@ -146,11 +151,22 @@ def parse_config(arguments: Sequence[str]) -> TrainConfig:
         problems.append(
             f"--init-method: the directory of {method.removeprefix('file://')} does not exist, so no rank can meet there"
         )
+    problems += _out_problems("checkpoints" if found.out is None else found.out)
     if values.get("model") == "mlp" and values.get("recompute", "none") != "none":
         problems.append(f"--recompute {values['recompute']} needs --model gpt: the MLP has no layers to compute again")
     if problems:
         raise ValueError("; ".join(problems))
     return TrainConfig(**values)
+
+
+def _out_problems(text: str) -> list[str]:
+    """What is wrong with the directory of the checkpoints: found now, and not at the first save."""
+    if not text:
+        return ["--out needs a directory, found '' (the present one is .)"]
+    place = next((p for p in (Path(text), *Path(text).parents) if os.path.lexists(p)), Path())
+    if place.is_dir():
+        return []
+    return [f"--out {text}: expected a directory or a place to make one in, found {place}, which is none"]
 
 
 def _convert(option: _Option, text: str, problems: list[str]) -> Any:

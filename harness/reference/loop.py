@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.reference import atomic
+from harness.reference import atomic, planted_resume
 from harness.reference.amp import DEFAULT_MAX_NORM, all_finite, build_scaler, take_step, trained_parameters
 from harness.reference.checkpoint import CheckpointStore
 from harness.reference.config import TrainConfig
@@ -106,6 +106,7 @@ def resume(training: Training, store: CheckpointStore, hooks: TrainingHooks, say
     if scan.path is not None:
         say(f"resumed from {scan.path} at batch {training.state.batch}, step {training.state.step}")
         hooks.state("load", training)
+        planted_resume.after_load(training)
 
 
 def train_batches(training: Training, store: CheckpointStore, hooks: TrainingHooks, say: Print) -> None:

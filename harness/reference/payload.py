@@ -15,7 +15,14 @@ from harness.reference.comm import gather_values
 from harness.reference.errors import mismatch
 from harness.reference.formats import check_names
 from harness.reference.migration import migrate
-from harness.reference.state import Training, apply_rng_states, apply_small_state, capture_rank_rng, small_state
+from harness.reference.state import (
+    Training,
+    apply_rng_states,
+    apply_small_state,
+    capture_rank_rng,
+    check_job,
+    small_state,
+)
 from harness.reference.tensors import (
     Filler,
     LocalTensor,
@@ -80,8 +87,9 @@ def apply_payload(training: Training, payload: dict[str, Any], path: Path, omitt
         A warning, or None.
 
     Raises:
-        CheckpointError: It is another model's or another job's; names and shapes are compared before anything changes.
+        CheckpointError: It is another model's or another job's; options, names and shapes are compared before anything changes.
     """
+    check_job(training.config, payload["job"], path)
     saved: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in payload["model"].items()}
     for name, values in payload["optimizer"]["state"].items():
         saved |= {f"optimizer.{name}.{key}": tensor for key, tensor in values.items()}

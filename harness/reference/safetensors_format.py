@@ -25,7 +25,13 @@ from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch
 from harness.reference.formats import CheckpointHeader
-from harness.reference.manifest import DirectoryFormat, ShardRecord, header_of, save_directory, verify_directory
+from harness.reference.manifest import (
+    DirectoryFormat,
+    ShardRecord,
+    header_of,
+    save_directory,
+    verify_directory,
+)
 from harness.reference.payload import apply_payload, check_payload, collect_payload
 from harness.reference.state import Training
 

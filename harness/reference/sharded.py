@@ -20,7 +20,7 @@ from harness.reference.atomic import TEMPORARY_SUFFIX, atomic_save, decode_paylo
 from harness.reference.comm import raise_together
 from harness.reference.config import TrainConfig
 from harness.reference.defects import omitted_parts
-from harness.reference.errors import CheckpointError, mismatch
+from harness.reference.errors import CheckpointError, RefusalError, mismatch
 from harness.reference.formats import CheckpointHeader, check_names
 from harness.reference.manifest import (
     DirectoryFormat,
@@ -36,6 +36,7 @@ from harness.reference.state import (
     apply_rng_states,
     apply_small_state,
     capture_rank_rng,
+    check_job,
     check_schema,
     small_state,
 )
@@ -132,6 +133,7 @@ def load_sharded(src_dir: Path, expected_world_size: int | None, *, checksums: b
     Raises:
         CheckpointError: `world_size mismatch`, `sha256 mismatch on rank`, `shard file missing`, `unknown schema`,
             `unsafe shard path`, `duplicate rank`, `missing rank`, or a shard of another rank or length.
+        RefusalError: The shards are of different models.
         OSError: A file cannot be read.
     """
     manifest = read_manifest(src_dir)
@@ -151,7 +153,8 @@ def load_sharded(src_dir: Path, expected_world_size: int | None, *, checksums: b
         check_shard(shard, record, rank, path)
         first = first or shard
         if shard["layout"] != first["layout"]:
-            raise mismatch("wrong layout", path, f"that of {shard_name(0)}", "another")
+            # A refusal, as of a checkpoint of another model: its bytes are what they were when it was saved.
+            raise RefusalError(str(mismatch("wrong layout", path, f"that of {shard_name(0)}", "another")))
         yield shard
 
 
@@ -220,6 +223,7 @@ class ShardedFormat(DirectoryFormat):
         last: dict[str, Any] = {}
         ranks = None if self._reshard else training.world.world_size
         for last in load_sharded(path, ranks, checksums=self._checksums):
+            check_job(training.config, last["small"]["job"], path / shard_name(last["rank"]))
             check_layout(live, last["layout"], path / shard_name(last["rank"]))
             filler.fill(pieces_of(last))
             rng_states.append(last["rng"])

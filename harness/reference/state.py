@@ -119,7 +119,12 @@ def small_state(training: Training) -> dict[str, Any]:
 
 
 def job_identity(config: TrainConfig) -> dict[str, Any]:
-    """Return the options that decide data order and random draws: with others, a resume is not a resume."""
+    """Return the options that decide numbers, data order and random draws: with others, a resume is not a resume.
+
+    Left out are those that a job may be given anew (how often it saves, on how many ranks and how it is split, what it does
+    about a jump of the loss), those that decide the tensors' names and shapes, which are compared themselves, and `steps`: a
+    longer schedule is a decision that people take on purpose.
+    """
     return {
         "seed": config.seed,
         "rng_scope": config.rng_scope,
@@ -129,7 +134,31 @@ def job_identity(config: TrainConfig) -> dict[str, Any]:
         "model": config.model,
         "sampler": config.sampler,
         "accumulate": config.accumulate,
+        "dropout": config.dropout,
+        "noise": config.noise,
+        "learning_rate": config.learning_rate,
+        "warmup": config.warmup,
+        "ema": config.ema,
     }
+
+
+def check_job(config: TrainConfig, saved: dict[str, Any], path: object) -> None:
+    """Compare a job's options with those of the job that saved.
+
+    What the checkpoint says nothing of is not compared: older versions saved fewer options.
+
+    Raises:
+        CheckpointError: One differs, or the checkpoint names one that this version does not have; the text names each.
+    """
+    own = job_identity(config)
+    problems = [
+        f"--{name.replace('_', '-')} expected {value!r} (saved with), found {own.get(name, 'no such option')!r} (started with)"
+        for name, value in saved.items()
+        if name not in own or own[name] != value
+    ]
+    if problems:
+        what = "; ".join(problems)
+        raise CheckpointError(f"other job: {path}: {what}; start it as it was saved, or with an --out of its own")
 
 
 def apply_small_state(training: Training, small: dict[str, Any], path: object, omitted: Collection[str] = ()) -> None:
@@ -145,12 +174,11 @@ def apply_small_state(training: Training, small: dict[str, Any], path: object, o
         CheckpointError: Unknown schema, or the checkpoint belongs to a job with other options.
     """
     check_schema(small.get("schema"), path)
-    expected, found = job_identity(training.config), small["job"]
-    if expected != found:
-        raise CheckpointError(f"other job: {path}: expected {expected}, found {found}")
+    check_job(training.config, small["job"], path)
     counters, data, state = small["state"], small["data"], training.state
     state.batch, state.step = counters["batch"], counters["step"]
-    state.loss_history = list(counters["loss_history"])
+    if "loss-history" not in omitted:
+        state.loss_history = list(counters["loss_history"])
     if "data" not in omitted:
         state.epoch, state.batch_in_epoch = data["epoch"], data["batch_in_epoch"]
     if not {"data", "epoch-order"} & set(omitted):

@@ -34,11 +34,14 @@ class LocalTensor:
         shape: Of the whole tensor.
         start: Number of the first element held here, counted in row-major order.
         values: The elements, 1-D: a view of the live storage, so that writing to it changes the job.
+        is_split: Whether the other ranks hold other elements; else every rank holds all. A small tensor may be split and
+            lie entirely on one rank.
     """
 
     shape: tuple[int, ...]
     start: int
     values: Tensor
+    is_split: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -88,7 +91,7 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Local
     names = parameter_names(model, optimizer)
     if isinstance(optimizer, ShardedAdamW):
         return {
-            f"optimizer.{names[part.parameter]}.{key}": LocalTensor(part.shape, part.start, values)
+            f"optimizer.{names[part.parameter]}.{key}": LocalTensor(part.shape, part.start, values, is_split=True)
             for part in optimizer.parts()
             for key, values in part.values.items()
         } | {f"optimizer.{name}.step": local_part(optimizer.step_count) for name in names}
@@ -108,7 +111,8 @@ def local_part(tensor: Tensor) -> LocalTensor:
     rows, mesh = shape[0], tensor.device_mesh
     # As `torch.chunk` splits: every rank but the last ones has ceil(rows / ranks).
     first_row = min(rows, -(-rows // mesh.size()) * mesh.get_local_rank())
-    return LocalTensor(shape, first_row * torch.Size(shape[1:]).numel(), tensor.to_local().detach().view(-1))
+    start = first_row * torch.Size(shape[1:]).numel()
+    return LocalTensor(shape, start, tensor.to_local().detach().view(-1), is_split=True)
 
 
 def own_pieces(tensors: dict[str, LocalTensor], rank: int, world_size: int) -> list[Piece]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 import torch._dynamo  # AdamW's constructor imports it anyway; here, processes forked after the import share it
 
+from harness.reference import planted_resume
 from harness.reference.comm import is_peer_loss, start_process_group, stop_process_group
 from harness.reference.config import TrainConfig, check_world, parse_config
 from harness.reference.errors import CheckpointError, RefusalError, one_line
@@ -89,10 +90,12 @@ def run_rank(config: TrainConfig, world: World, hooks: TrainingHooks) -> None:
         if world.rank == 0:
             print(line, flush=True)
 
-    start_process_group(world, config.init_method, config.collective_timeout_s, config.device)
+    timeout_s = 86_400.0 if "no-timeout" in config.defect else config.collective_timeout_s
+    start_process_group(world, config.init_method, timeout_s, config.device)
     state = run_job(config, world, hooks, say)
     stop_process_group()
     hooks.end(state.step, state.batch)
+    planted_resume.after_end()
 
 
 def _give_up(world: World, word: str, error: BaseException, code: int) -> int:

@@ -22,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120.0
+HUNG = 1000
 
 
 class Ranks:
@@ -46,13 +47,7 @@ class Ranks:
         folder = self._folder / f"call-{self._calls}"
         folder.mkdir(parents=True)
         (folder / "call").write_bytes(pickle.dumps((function.__module__, function.__name__, arguments)))
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{world_size} {folder}\n")
-        self._process.stdin.flush()
-        ready, _, _ = select.select([self._process.stdout], [], [], DEADLINE_S)
-        assert ready, "the ranks did not end before their deadline"
-        said = self._process.stdout.readline().strip()
+        said = ask(self._process, f"{world_size} {folder}")
         assert said == "ended", said
         errors = [path.read_text() for path in sorted(folder.glob("error-*"))]
         assert not errors, "\n".join(errors)
@@ -60,10 +55,10 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def running_ranks(folder: Path):
-    """Starts this file as a program, and ends it."""
+def running_program(file: str):
+    """Starts a file of this directory as a program that answers each line with a line, and ends it."""
     process = subprocess.Popen(
-        [sys.executable, __file__],
+        [sys.executable, file],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdin=subprocess.PIPE,
@@ -71,7 +66,7 @@ def running_ranks(folder: Path):
         text=True,
     )
     try:
-        yield Ranks(process, folder)
+        yield process
     finally:
         process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -79,6 +74,24 @@ def running_ranks(folder: Path):
         process.kill()
         process.wait(timeout=DEADLINE_S / 4)
         process.stdout.close()
+
+
+def ask(process: subprocess.Popen[str], question: str) -> str:
+    """Writes a line to a program and returns the line that it answers with."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(question + "\n")
+    process.stdin.flush()
+    ready, _, _ = select.select([process.stdout], [], [], DEADLINE_S)
+    assert ready, "the ranks did not end before their deadline"
+    return process.stdout.readline().strip()
+
+
+@contextlib.contextmanager
+def running_ranks(folder: Path):
+    """Starts this file as a program, and ends it."""
+    with running_program(__file__) as process:
+        yield Ranks(process, folder)
 
 
 # ---- the program ----------------------------------------------------------------------------------------------------
@@ -103,28 +116,43 @@ def serve() -> None:
 
 
 def fork_ranks(world_size: int, folder: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    codes = run_ranks(world_size, lambda rank: be_rank(rank, world_size, folder, function, arguments))
+    for rank, code in enumerate(codes):
+        if code:
+            with (folder / f"error-{rank}").open("a") as file:
+                file.write(f"rank {rank} {'hung' if code == HUNG else f'ended with {code}'}\n")
+
+
+def run_ranks(world_size: int, become: Callable[[int], None]) -> list[int]:
+    """Forks ranks that die with this process, each of which becomes what `become(rank)` makes of it.
+
+    Returns:
+        Their exit codes in rank order, negative for a signal; `HUNG` for one that had to be killed.
+    """
     pids = []
     for rank in range(world_size):
         pid = os.fork()
         if pid == 0:
-            be_rank(rank, world_size, folder, function, arguments)
+            try:
+                ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+                become(rank)
+            finally:
+                os._exit(99)  # it should have left by itself
         pids.append(pid)
     deadline = time.monotonic() + DEADLINE_S / 2
-    for rank, pid in enumerate(pids):
+    codes = []
+    for pid in pids:
         descriptor = os.pidfd_open(pid)
         ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
         os.close(descriptor)
         if not ready:
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
-        if status or not ready:
-            how = f"ended with {os.waitstatus_to_exitcode(status)}" if ready else "hung"
-            with (folder / f"error-{rank}").open("a") as file:
-                file.write(f"rank {rank} {how}\n")
+        codes.append(os.waitstatus_to_exitcode(status) if ready else HUNG)
+    return codes
 
 
 def be_rank(rank: int, world_size: int, folder: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     code = 1
     try:
         import torch

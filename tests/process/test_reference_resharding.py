@@ -8,6 +8,8 @@ import pytest
 import torch
 from test_reference_parallel import batches_of, same, whole_of
 
+from harness.oracle.whole import views
+from harness.probe.whole import whole_digests
 from harness.reference.amp import take_step
 from harness.reference.config import TrainConfig
 from harness.reference.errors import CheckpointError
@@ -32,7 +34,7 @@ def place(out: Path, parallelism: str, name: str) -> Path:
 
 
 def save_in_all_formats(world: World, parallelism: str, out: Path):
-    """Trains two batches and saves; returns the whole tensors, and the places of the elements that this rank would write."""
+    """Trains two batches and saves; returns the whole tensors, the places of the elements that this rank would write, digests."""
     config = config_of(parallelism, "single", out)
     training = build_training(config, world)
     for tokens in batches_of(config, world, 2):
@@ -45,11 +47,11 @@ def save_in_all_formats(world: World, parallelism: str, out: Path):
         assert load_format(config_of(parallelism, name, out)).save(training, path)
     live = live_tensors(training)
     pieces = [(piece.name, piece.start, piece.values.numel()) for piece in own_pieces(live, world.rank, world.world_size)]
-    return whole_of(training), pieces
+    return whole_of(training), pieces, whole_digests(training)
 
 
 def load_each(world: World, parallelism: str, out: Path, sources: list[tuple[str, str]]):
-    """Loads each (parallelism, format); returns the whole tensors, and the weights of this rank where it has all of them."""
+    """Loads each (parallelism, format); returns the whole tensors, the weights of this rank if it has all of them, digests."""
     found = []
     training = build_training(config_of(parallelism, "single", out), world)
     for source, name in sources:
@@ -58,6 +60,7 @@ def load_each(world: World, parallelism: str, out: Path, sources: list[tuple[str
             tensor.values.fill_(7)
         load_format(config_of(parallelism, name, out)).load(training, place(out, source, name))
         assert training.state.batch == 2
+        digests = whole_digests(training)
         own = {
             n: t.values.view(t.shape).clone() for n, t in live_tensors(training).items() if n.startswith("model.") and t.is_whole
         }
@@ -68,9 +71,9 @@ def load_each(world: World, parallelism: str, out: Path, sources: list[tuple[str
                 parameter.grad = torch.zeros_like(parameter)
             moments = {n: t.clone() for n, t in whole_of(training).items() if n.startswith("optimizer.")}
             training.optimizer.step()
-            found.append((whole_of(training) | moments, own))
+            found.append((whole_of(training) | moments, own, digests))
         else:
-            found.append((whole_of(training), own))
+            found.append((whole_of(training), own, digests))
     return found
 
 
@@ -82,10 +85,18 @@ def saved(ranks, tmp_path_factory):
 
 def sources_for(parallelism: str) -> list[tuple[str, str]]:
     dcp = ["zero1"] if parallelism == "zero1" else ["ddp", "fsdp2"]
-    return [(source, name) for source in SAVED_BY for name in ANY_TO_ANY] + [(source, "dcp") for source in dcp]
+    # Its own kind first: the optimizer keeps options of another kind that its own does not have.
+    kinds = sorted(SAVED_BY, key=lambda source: source != parallelism)
+    return [(source, name) for source in kinds for name in ANY_TO_ANY] + [(source, "dcp") for source in dcp]
 
 
-def check(results: list, saved: dict, sources: list[tuple[str, str]]) -> None:
+def seen_by_each(digests: list[dict[str, dict[str, str]]], alike: bool) -> dict[int, dict[str, str]]:
+    """What each rank sees of the whole; of optimizers of two kinds, whose options have other names, all but the optimizer."""
+    found = views(dict(enumerate(digests)), len(digests))
+    return {rank: {n: d for n, d in view.items() if alike or n != "optimizer"} for rank, view in found.items()}
+
+
+def check(results: list, saved: dict, sources: list[tuple[str, str]], parallelism: str) -> None:
     for number, (source, name) in enumerate(sources):
         expected = saved[source][0][0]
         found = results[0][number][0]
@@ -94,6 +105,11 @@ def check(results: list, saved: dict, sources: list[tuple[str, str]]) -> None:
         for rank in results:
             own = rank[number][1]
             assert [key for key in own if not torch.equal(own[key], expected[key])] == [], (source, name)
+        alike = (source == "zero1") == (parallelism == "zero1") and (name, source) != ("dcp", "zero1")
+        before = seen_by_each([rank[2] for rank in saved[source]], alike)
+        after = seen_by_each([rank[number][2] for rank in results], alike)
+        assert {"model", "buffers", "ema", "scheduler", "rng.torch"} <= before[0].keys()
+        assert [view for view in (*before.values(), *after.values()) if view != before[0]] == [], (source, name)
 
 
 @pytest.mark.parametrize("parallelism", LOADED_BY)
@@ -102,14 +118,14 @@ def test_every_bit_arrives_on_other_ranks(ranks, saved, parallelism):
     assert any(name.startswith("ema.") for name in states["fsdp2"][0][0])
     assert any(name.endswith("num_batches_tracked") for name in states["fsdp2"][0][0])
     sources = sources_for(parallelism)
-    check(ranks.run(load_each, LOADED_BY[parallelism], parallelism, out, sources), states, sources)
+    check(ranks.run(load_each, LOADED_BY[parallelism], parallelism, out, sources), states, sources, parallelism)
 
 
 @pytest.mark.parametrize("parallelism", LOADED_BY)
 def test_every_bit_arrives_on_one_rank(saved, parallelism):
     out, states = saved
     sources = sources_for(parallelism)
-    check([load_each(World(), parallelism, out, sources)], states, sources)
+    check([load_each(World(), parallelism, out, sources)], states, sources, parallelism)
 
 
 @pytest.mark.parametrize("parallelism", SAVED_BY)
@@ -117,7 +133,7 @@ def test_all_ranks_together_write_every_element_once(saved, parallelism):
     _, states = saved
     whole = states[parallelism][0][0]
     times = {name: torch.zeros(tensor.numel()) for name, tensor in whole.items()}
-    for _, pieces in states[parallelism]:
+    for _, pieces, _ in states[parallelism]:
         for name, start, numel in pieces:
             assert start + numel <= whole[name].numel()
             times[name][start : start + numel] += 1

@@ -6,23 +6,19 @@ training, so most of them are forked from one process that has imported it (this
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
+import functools
 import json
 import os
 import resource
-import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from ranks import DEADLINE_S, ROOT, ask, run_ranks, running_program
 
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 120.0
 FORMATS = ("single", "sharded", "dcp", "dcp-async", "safetensors")
 EXTRA = {"sharded": ["--reshard"]}
 # Everything that is state: buffers, an average, an order of the data, gradients of micro-batches, skips.
@@ -55,32 +51,12 @@ def serve() -> None:
 
     gc.freeze()
     for line in sys.stdin:
-        codes = run_ranks(json.loads(line), train_reference.main)
+        job = json.loads(line)
+        codes = run_ranks(job["world_size"], functools.partial(be_rank, job, train_reference.main))
         print(json.dumps(codes), flush=True)
 
 
-def run_ranks(job: dict, main) -> list[int]:
-    pids = []
-    for rank in range(job["world_size"]):
-        pid = os.fork()
-        if pid == 0:
-            be_rank(job, rank, main)
-        pids.append(pid)
-    deadline = time.monotonic() + DEADLINE_S / 2
-    codes: dict[int, int] = {}
-    for pid in pids:
-        descriptor = os.pidfd_open(pid)
-        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-        os.close(descriptor)
-        if not ready:
-            os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-        codes[pid] = os.waitstatus_to_exitcode(status) if ready else 1000  # 1000: it hung
-    return [codes[pid] for pid in pids]
-
-
-def be_rank(job: dict, rank: int, main) -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+def be_rank(job: dict, main, rank: int) -> None:
     code = 99
     try:
         log = Path(job["log"])
@@ -131,11 +107,7 @@ class Launcher:
             "killed_rank": kill[0],
             "killed_when": kill[1],
         }
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
-        ready, _, _ = select.select([self._process.stdout], [], [], DEADLINE_S)
-        assert ready, "the launcher did not answer before its deadline"
-        return Outcome(json.loads(self._process.stdout.readline()), log)
+        return Outcome(json.loads(ask(self._process, json.dumps(job))), log)
 
 
 class Outcome:
@@ -168,23 +140,8 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def launcher():
-    process = subprocess.Popen(
-        [sys.executable, __file__],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    with running_program(__file__) as process:
         yield Launcher(process)
-    finally:
-        process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=DEADLINE_S / 4)
-        process.kill()
-        process.wait(timeout=DEADLINE_S / 4)
-        process.stdout.close()
 
 
 def checkpoints(out: Path) -> list[str]:

@@ -24,6 +24,19 @@ def test_the_same_case_without_the_defect_is_green(check_resume, defect):
     check_resume(symptoms.same_without(defect))
 
 
+@pytest.mark.parametrize(("format", "parallelism"), symptoms.OVER_RANKS_IN)
+@pytest.mark.parametrize("defect", symptoms.OVER_RANKS)
+def test_a_planted_defect_is_named_over_a_change_of_the_number_of_ranks(harness_workbench, defect, format, parallelism):
+    verdict, _ = run_case(symptoms.over_ranks(format, parallelism, defect), harness_workbench)
+    assert (verdict.outcome, verdict.kind) == ("FAIL", DEFECTS[defect].kind)
+    assert verdict.component == DEFECTS[defect].component
+
+
+@pytest.mark.parametrize(("format", "parallelism"), symptoms.OVER_RANKS_IN)
+def test_a_healthy_change_of_the_number_of_ranks_is_green(check_resume, format, parallelism):
+    check_resume(symptoms.over_ranks(format, parallelism))
+
+
 @pytest.mark.parametrize("scenario", symptoms.healthy(), ids=lambda scenario: scenario.name.removeprefix("healthy-"))
 def test_a_healthy_job_is_green_whatever_it_is_made_of(check_resume, scenario):
     verdict = check_resume(scenario)

@@ -76,7 +76,10 @@ def state_record(rank: int, moment: str, batch: int, skips: Skips, time_s: float
     """What a rank says of its state: a function of rank and batch."""
     digests = {component: digest(component, rank, batch) for component in COMPONENTS}
     step = updates(batch, skips)
-    return {"event": "state", "rank": rank, "time_s": time_s, "moment": moment, "step": step, "digests": digests}
+    # Each rank holds everything, and draws from streams of its own.
+    common = {name: digest(name, batch)[:16] for name in COMPONENTS if not name.startswith("rng")}
+    said = {"event": "state", "rank": rank, "time_s": time_s, "moment": moment, "step": step}
+    return {**said, "digests": digests, "common": common, "own": {}}
 
 
 def rank_log(

@@ -67,12 +67,81 @@ def test_two_saves_at_the_same_step_are_told_apart_by_name(tmp_path):
     assert state(run, baseline(skips=skips)) == []
 
 
-def test_another_world_size_is_silent(tmp_path):
-    first = attempt(0, 1, 14, path=tmp_path)
-    second = attempt(1, 13, STEPS, path=tmp_path, ranks=1, resumed=12, ended=True)
-    run = run_of(first, second, case=scenario(ranks=(2, 1)))
-    said(run, 1, 0, "state", moment="load")["digests"]["model"] = "other"
+def resharded(path, ranks=(2, 1)):
+    """The case killed at step 14 and resumed from step 12 on another number of ranks."""
+    first = attempt(0, 1, 14, path=path, ranks=ranks[0])
+    second = attempt(1, 13, STEPS, path=path, ranks=ranks[1], resumed=12, ended=True)
+    return run_of(first, second, case=scenario(("sigkill rank 0 at step 14",), ranks=ranks))
+
+
+def load(run, rank):
+    return said(run, 1, rank, "state", moment="load")
+
+
+def test_another_number_of_ranks_with_the_same_whole_passes(tmp_path):
+    for ranks in ((2, 1), (1, 2), (2, 3)):
+        assert state(resharded(tmp_path, ranks), baseline(ranks[0])) == []
+
+
+def test_what_is_lost_over_a_change_of_the_number_of_ranks_is_named(tmp_path):
+    run = resharded(tmp_path, (2, 3))
+    load(run, 2)["common"]["scheduler"] = "51e0"
+    finding = only(state(run, baseline()), "state-lost")
+    assert (finding.component, finding.rank, finding.step, finding.attempt) == ("scheduler", 2, 12, 1)
+    assert (finding.expected, finding.found) == (digest("scheduler", 12)[:16], "00000000000051e0")
+    assert finding.message.endswith("(attempt 1) is not what it was before the save on 2 ranks")
+
+
+def test_parts_that_ranks_hold_alone_add_up_to_the_whole(tmp_path):
+    run = resharded(tmp_path, (2, 3))
+    shares = {(0, 0): 2**64 - 5, (0, 1): 12, (1, 0): 1, (1, 1): 2, (1, 2): 4}  # 7 on either side, modulo 2^64
+    for (index, rank), share in shares.items():
+        for record in run.attempts[index].ranks[rank].of("state", step=12):
+            record["own"] = {"optimizer": f"{share:x}"}
     assert state(run, baseline()) == []
+    load(run, 1)["own"]["optimizer"] = "3"
+    assert [(f.component, f.rank) for f in state(run, baseline())] == [("optimizer", rank) for rank in (0, 1, 2)]
+
+
+@pytest.mark.parametrize("broken", [None, {}, {"model": 5}, {"model": "no number"}, []])
+def test_without_the_whole_of_every_rank_a_change_is_not_compared(tmp_path, broken):
+    run = resharded(tmp_path)
+    load(run, 0)["common"]["model"] = "7"
+    assert kinds(state(run, baseline())) == ["state-lost"]
+    said(run, 0, 1, "state", moment="save", step=12)["common"] = broken
+    assert state(run, baseline()) == []
+
+
+def test_after_a_change_only_what_no_rounding_enters_is_held_against_the_uninterrupted_run(tmp_path):
+    run = resharded(tmp_path)
+    later = said(run, 1, 0, "state", moment="save", step=20)
+    later["common"] |= {"model": "7", "optimizer": "7", "counters.loss_history": "7"}
+    assert state(run, baseline()) == []
+    later["common"]["scheduler"] = "7"
+    finding = only(state(run, baseline()), "state-lost")
+    assert (finding.component, finding.expected) == ("scheduler", digest("scheduler", 20)[:16])
+    assert "before the save of batch 20" in finding.message
+
+
+def test_back_on_the_first_number_of_ranks_the_rounding_is_that_of_the_work_between(tmp_path):
+    first = attempt(0, 1, 10, path=tmp_path)
+    second = attempt(1, 9, 14, path=tmp_path, ranks=1, resumed=8)
+    third = attempt(2, 13, STEPS, path=tmp_path, resumed=12, ended=True)
+    run = run_of(first, second, third, case=scenario(ranks=(2, 1, 2)))
+    for index, moment in ((1, "save"), (2, "load")):
+        for rank in run.attempts[index].ranks:
+            record = said(run, index, rank, "state", moment=moment, step=12)
+            record["digests"]["model"] = record["common"]["model"] = "7"
+    assert state(run, baseline()) == []
+    said(run, 2, 1, "state", moment="load")["common"]["model"] = "8"
+    assert only(state(run, baseline()), "state-lost").rank == 1
+
+
+def test_the_uninterrupted_run_is_compared_whatever_format_it_saves_in():
+    run = killed_and_resumed(format="sharded")
+    for index, moment in ((0, "save"), (1, "load")):
+        said(run, index, 0, "state", moment=moment, step=12)["digests"]["buffers"] = "other"
+    assert only(state(run, baseline()), "state-lost").message.endswith("is not what it was in the uninterrupted run")
 
 
 def test_a_rank_that_logs_no_state_after_its_load_is_not_comparable():

@@ -59,7 +59,7 @@ def test_a_job_has_the_components_of_the_contract_and_a_digest_changes_nothing()
     first = digest_components(training)
     assert set(first) == {
         "model", "optimizer", "scheduler", "scaler", "rng.python", "rng.numpy", "rng.torch", "rng.noise", "data",
-        "counters",
+        "counters", "counters.loss_history",
     }  # fmt: skip
     assert digest_components(training) == first
     assert "scaler" not in digest_components(build_training(TrainConfig(), World()))
@@ -68,7 +68,19 @@ def test_a_job_has_the_components_of_the_contract_and_a_digest_changes_nothing()
 
 
 @pytest.mark.parametrize(
-    "component", ["model", "buffers", "optimizer", "ema", "scheduler", "rng.torch", "rng.noise", "data", "counters"]
+    "component",
+    [
+        "model",
+        "buffers",
+        "optimizer",
+        "ema",
+        "scheduler",
+        "rng.torch",
+        "rng.noise",
+        "data",
+        "counters",
+        "counters.loss_history",
+    ],
 )
 def test_each_change_shows_in_its_own_component(component):
     training = build_training(TrainConfig(model="mlp", ema=0.9), World())
@@ -84,6 +96,7 @@ def test_each_change_shows_in_its_own_component(component):
         "rng.noise": lambda: torch.rand(1, generator=training.noise),
         "data": lambda: setattr(training.state, "batch_in_epoch", 3),
         "counters": lambda: setattr(training.state, "step", 3),
+        "counters.loss_history": lambda: training.state.loss_history.append(3.0),
     }
     changes[component]()
     after = digest_components(training)

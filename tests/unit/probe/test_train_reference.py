@@ -9,7 +9,7 @@ from harness.probe import train_reference
 CONTRACT = {
     "start": {"world_size", "pid", "python", "torch", "arguments"},
     "resume": {"step", "checkpoint", "skipped", "world_size_saved"},
-    "state": {"moment", "step", "digests"},
+    "state": {"moment", "step", "digests", "common", "own"},
     "save": {"moment", "step", "checkpoint"},
     "batch": {
         "batch", "step", "epoch", "batch_in_epoch", "tag", "reason", "loss", "global_loss", "learning_rate", "scale",

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.reference.config import TrainConfig, check_world, parse_config
+from harness.reference.config import TrainConfig, build_parser, check_world, parse_config
+from harness.reference.train import USAGE, main
 from harness.reference.world import World, read_world
 
 
@@ -25,6 +26,38 @@ def test_all_problems_are_in_one_error():
 def test_not_a_number_is_no_dropout():
     with pytest.raises(ValueError, match="--dropout must be a finite number"):
         parse_config(["--dropout", "nan"])
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("", r"--out needs a directory, found ''"),
+        ("/dev/null", "found /dev/null, which is none"),
+        ("/dev/null/a/b", "/dev/null,"),
+    ],
+)
+def test_a_place_where_no_checkpoint_can_be_is_a_usage_error(capsys, out, said):
+    with pytest.raises(ValueError, match=said):
+        parse_config(["--out", out])
+    assert main(["--out", out]) == USAGE
+    assert "usage error: --out" in capsys.readouterr().err
+
+
+def test_a_file_is_no_directory_and_a_new_place_is_one(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=f"found {tmp_path}/file, which is none"):
+        parse_config(["--out", str(tmp_path / "file")])
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with pytest.raises(ValueError, match="dangling"):
+        parse_config(["--out", str(tmp_path / "dangling")])
+    for place in (tmp_path, tmp_path / "new" / "er"):
+        assert parse_config(["--out", str(place)]).out == place
+    assert not (tmp_path / "new").exists()
+
+
+def test_every_format_takes_reshard_and_the_help_says_for_which_it_means_something():
+    assert parse_config(["--format", "single", "--reshard"]).reshard
+    assert "the other formats always can" in " ".join(build_parser().format_help().split())
 
 
 def test_defects_belong_to_formats():

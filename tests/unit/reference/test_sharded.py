@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.reference.config import TrainConfig
-from harness.reference.errors import CheckpointError
+from harness.reference.errors import CheckpointError, RefusalError
 from harness.reference.loop import build_training
 from harness.reference.manifest import header_of, make_manifest, read_manifest, write_manifest
 from harness.reference.sharded import ShardedFormat, build_shard, load_sharded, write_shard
@@ -143,8 +143,9 @@ def test_a_shard_that_is_none_is_noticed_before_anything_is_loaded(saved, fields
     checkpoint_format = ShardedFormat(reshard=False, omitted=())
     assert checkpoint_format.verify(saved).batch == 4
     rewrite(saved, 1, **fields)
-    with pytest.raises(CheckpointError, match=text):
+    with pytest.raises(CheckpointError, match=text) as caught:
         checkpoint_format.verify(saved)
+    assert isinstance(caught.value, RefusalError) == ("layout" in fields)  # not damaged: of another model
 
 
 def test_missing_and_unknown_ranks(saved):

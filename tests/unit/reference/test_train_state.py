@@ -10,7 +10,7 @@ from harness.reference.config import TrainConfig
 from harness.reference.errors import CheckpointError, RefusalError
 from harness.reference.formats import load_format
 from harness.reference.loop import build_training
-from harness.reference.state import apply_small_state, create_optimizer_state, small_state
+from harness.reference.state import apply_small_state, check_job, create_optimizer_state, small_state
 from harness.reference.tensors import (
     Filler,
     Piece,
@@ -21,6 +21,7 @@ from harness.reference.tensors import (
     optimizer_tensors,
     parameter_names,
 )
+from harness.reference.train import DONE, REFUSED, main
 from harness.reference.world import World
 
 
@@ -107,6 +108,51 @@ def test_another_job_or_schema_is_refused():
         apply_small_state(training, small | {"schema": "x"}, "file")
     with pytest.raises(CheckpointError, match="other job: file"):
         apply_small_state(training, small | {"job": small["job"] | {"seed": 9}}, "file")
+
+
+OTHER_OPTIONS = {
+    "noise": 0.25,
+    "dropout": 0.2,
+    "learning-rate": 0.5,
+    "batches-per-epoch": 6,
+    "global-batch": 24,
+    "seed": 9,
+    "warmup": 2,
+    "precision": "bf16",
+    "sampler": "random",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_OPTIONS)
+def test_a_job_with_another_option_is_refused_by_its_name(tmp_path, capsys, name):
+    job = ["--out", str(tmp_path), "--steps", "1", "--format", "sharded"]
+    assert main(job) == DONE
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main([*job, f"--{name}", str(OTHER_OPTIONS[name])]) == REFUSED
+    saved = getattr(TrainConfig(), name.replace("-", "_"))
+    said = capsys.readouterr().err
+    assert f"--{name} expected {saved!r} (saved with), found {OTHER_OPTIONS[name]!r} (started with)" in said
+    assert said.count("(saved with)") == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_options_that_the_checkpoint_says_nothing_of_are_accepted_and_unknown_ones_are_not():
+    config = TrainConfig(noise=0.5)
+    check_job(config, {"seed": 0, "sampler": "distributed"}, "file")
+    with pytest.raises(CheckpointError, match=r"file: --colour expected 'red' \(saved with\), found 'no such option'"):
+        check_job(config, {"colour": "red"}, "file")
+
+
+@pytest.mark.parametrize("name", ["single", "sharded", "safetensors"])
+def test_another_job_is_refused_before_anything_changes(tmp_path, name):
+    config = TrainConfig(out=tmp_path, format=name)
+    path = load_format(config).path_for(tmp_path, 0)
+    assert load_format(config).save(build_training(config, World()), path)
+    training = build_training(TrainConfig(out=tmp_path, format=name, seed=9), World())
+    before = {n: tensor.values.clone() for n, tensor in live_tensors(training).items()}
+    with pytest.raises(CheckpointError, match=r"other job: .*--seed expected 0"):
+        load_format(config).load(training, path)
+    assert all(torch.equal(before[n], tensor.values) for n, tensor in live_tensors(training).items())
 
 
 def test_the_scan_takes_the_newest_valid_one(tmp_path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from harness.reference.defects import DEFECTS, check_defects, omitted_parts
 from harness.reference.errors import CheckpointError, RefusalError, one_line
 from harness.reference.hooks import TrainingHooks
 from harness.reference.schedule import FINAL_FACTOR, learning_rate_factor
+from harness.reference.state import Training
 from harness.reference.train import main
 from harness.reference.world import World
 
@@ -189,9 +191,18 @@ def test_wrong_usage_is_exit_code_2(capsys, tmp_path):
     assert "usage error: --steps" in capsys.readouterr().err
 
 
+class InTheWay(TrainingHooks):
+    """Puts a file where the directory of the checkpoints is to be, once it can no longer be seen at the start."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def built(self, training: Training) -> None:
+        self._path.touch()
+
+
 def test_a_directory_that_cannot_be_made_is_one_line(capsys, tmp_path):
-    (tmp_path / "file").touch()
-    assert main(["--out", str(tmp_path / "file/out"), "--steps", "1"]) == 1
+    assert main(["--out", str(tmp_path / "file/out"), "--steps", "1"], InTheWay(tmp_path / "file")) == 1
     error = capsys.readouterr().err
     assert error.startswith("rank 0: failed: ")
     assert len(error.splitlines()) == 1
