@@ -35,21 +35,3 @@ def test_a_pointer_that_is_replaced_before_what_it_names_is_written(explored, re
     assert (cause.operation, cause.rank, cause.file) == ("rename", 0, "latest")
     assert cause.text == "rank 0's rename of latest comes before rank 0's rename of step-*.pt"
     assert repeat(cause).kind == "bad-refusal"
-
-
-def test_a_file_that_is_renamed_without_a_sync(explored, repeat):
-    cause = the_cause(explored("single", "no-fsync", kill=False))
-    assert (cause.sort, cause.kind) == ("durability", "last-good-lost")
-    assert (cause.operation, cause.rank) == ("write", 0)
-    assert cause.missing == "the content of step-*.pt by rank 0 (no fsync of the file)"
-    assert cause.text.startswith("a power cut after rank 0's fsync of the checkpoint directory")
-    assert repeat(cause).kind == "last-good-lost"
-
-
-def test_a_commit_that_does_not_wait_for_the_other_ranks_shard(explored, repeat):
-    cause = the_cause(explored("sharded", "missing-barrier", ranks=2, power=False))
-    assert (cause.sort, cause.kind) == ("order", "lost-work")
-    assert (cause.operation, cause.rank, cause.file) == ("rename", 0, "step-00000002/manifest.json")
-    assert cause.missing == "rank 1's rename of step-*/rank1.bin"
-    assert cause.text == "rank 0's rename of step-*/manifest.json does not wait for rank 1's rename of step-*/rank1.bin"
-    assert repeat(cause).kind == "lost-work"

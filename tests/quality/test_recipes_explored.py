@@ -32,6 +32,24 @@ def test_shards_that_are_renamed_into_a_used_directory(explored, repeat):
         assert repeat(cause).kind == "last-good-lost"
 
 
+def test_a_file_that_is_renamed_without_a_sync(explored, repeat):
+    cause = sole(explored("single", "no-fsync", kill=False))
+    assert (cause.sort, cause.kind) == ("durability", "last-good-lost")
+    assert (cause.operation, cause.rank) == ("write", 0)
+    assert cause.missing == "the content of step-*.pt by rank 0 (no fsync of the file)"
+    assert cause.text.startswith("a power cut after rank 0's fsync of the checkpoint directory")
+    assert repeat(cause).kind == "last-good-lost"
+
+
+def test_a_commit_that_does_not_wait_for_the_other_ranks_shard(explored, repeat):
+    cause = sole(explored("sharded", "missing-barrier", ranks=2, power=False))
+    assert (cause.sort, cause.kind) == ("order", "lost-work")
+    assert (cause.operation, cause.rank, cause.file) == ("rename", 0, "step-00000002/manifest.json")
+    assert cause.missing == "rank 1's rename of step-*/rank1.bin"
+    assert cause.text == "rank 0's rename of step-*/manifest.json does not wait for rank 1's rename of step-*/rank1.bin"
+    assert repeat(cause).kind == "lost-work"
+
+
 def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_written(explored, repeat):
     cause = sole(explored("single", "delete-first", power=False))
     assert (cause.sort, cause.kind) == ("gap", "last-good-lost")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 150.0
 
 
@@ -51,7 +51,6 @@ def rows(lines: list[str], pattern: str) -> list[tuple[str, ...]]:
     return [match.groups() for line in lines if (match := re.fullmatch(pattern, line.strip()))]
 
 
-@pytest.mark.control
 def test_amp(place):
     lines = verified(place, "amp")
     pattern = r"batch +(\d+)  step +(\d+)  loss (\S+)  next lr (\S+)  skip rate (\S+)  scale (\S+)(?:  \w+)?  (STEP|SKIP).*"
@@ -69,7 +68,6 @@ def test_amp(place):
     assert rows(lines, r"batch 10: (\d+) of \d+ moments changed") == [("0",)]
 
 
-@pytest.mark.control
 def test_accumulation(place):
     lines = verified(place, "accumulation")
     sweep = rows(lines, r"(\d+) +(\d+) +(\d\.\d{9}) +(\d\.\d{3}e[+-]\d\d) +(\d[\d, ]*)")
