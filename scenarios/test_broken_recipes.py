@@ -9,15 +9,6 @@ The other recipes are in tests/quality/test_recipes_explored.py.
 from __future__ import annotations
 
 
-def the_cause(exploration):
-    """The one cause of all failures."""
-    assert exploration.outcome == "FAIL", exploration.inconclusive
-    assert [cause.sentence for cause in exploration.causes[1:]] == []
-    cause = exploration.causes[0]
-    assert cause.component == "checkpoint-files"
-    return cause
-
-
 def test_a_file_that_is_overwritten_in_place(explored, repeat):
     exploration = explored("single", "in-place", power=False)
     # A second mistake is only seen, and does no harm to a process that is killed: the name of the file is never synced.
@@ -27,11 +18,3 @@ def test_a_file_that_is_overwritten_in_place(explored, repeat):
     assert cause.text == "rank 0's open of checkpoint.pt comes before rank 0's last write of checkpoint.pt"
     assert (unsynced.sort, unsynced.kind) == ("durability", "not-durable")
     assert repeat(cause).kind == "last-good-lost"
-
-
-def test_a_pointer_that_is_replaced_before_what_it_names_is_written(explored, repeat):
-    cause = the_cause(explored("single", "pointer-first", power=False))
-    assert (cause.sort, cause.kind) == ("gap", "bad-refusal")
-    assert (cause.operation, cause.rank, cause.file) == ("rename", 0, "latest")
-    assert cause.text == "rank 0's rename of latest comes before rank 0's rename of step-*.pt"
-    assert repeat(cause).kind == "bad-refusal"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 from saves import swept
 
-DAMAGES = {"single": 4, "sharded": 6, "dcp": 5, "safetensors": 5}
+DAMAGES = {"sharded": 6, "safetensors": 5}
 
 
 @pytest.mark.parametrize("format", DAMAGES)

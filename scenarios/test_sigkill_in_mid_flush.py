@@ -14,7 +14,7 @@ SHARDS = ("sharded", "dcp")
 
 @pytest.mark.parametrize(
     ("format", "ranks", "position"),
-    [("sharded", 2, "25%"), ("sharded", 2, "50%"), ("sharded", 2, "last byte"), ("single", 1, "50%"), ("dcp", 2, "last byte")],
+    [("sharded", 2, "50%"), ("single", 1, "50%"), ("dcp", 2, "last byte")],
 )
 def test_a_rank_dies_in_the_middle_of_a_write(check_resume, format, ranks, position):
     rank = commit_rank(format, ranks)
@@ -58,7 +58,7 @@ def test_all_ranks_die_between_the_shards_and_the_manifest(check_resume, format,
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize(("format", "ranks"), [("single", 1), ("sharded", 2), ("dcp", 2)])
+@pytest.mark.parametrize(("format", "ranks"), [("sharded", 2), ("dcp", 2)])
 def test_all_ranks_die_around_the_commit(check_resume, format, ranks, moment):
     check_resume(short_job(format, ranks=ranks, faults=f"sigkill all ranks {moment} rename {COMMIT[format]}"))
 

@@ -50,6 +50,14 @@ def test_a_commit_that_does_not_wait_for_the_other_ranks_shard(explored, repeat)
     assert repeat(cause).kind == "lost-work"
 
 
+def test_a_pointer_that_is_replaced_before_what_it_names_is_written(explored, repeat):
+    cause = sole(explored("single", "pointer-first", power=False))
+    assert (cause.sort, cause.kind) == ("gap", "bad-refusal")
+    assert (cause.operation, cause.rank, cause.file) == ("rename", 0, "latest")
+    assert cause.text == "rank 0's rename of latest comes before rank 0's rename of step-*.pt"
+    assert repeat(cause).kind == "bad-refusal"
+
+
 def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_written(explored, repeat):
     cause = sole(explored("single", "delete-first", power=False))
     assert (cause.sort, cause.kind) == ("gap", "last-good-lost")
