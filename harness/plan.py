@@ -162,12 +162,12 @@ def read_plan(path: Path) -> Plan:
         # Not only TOMLDecodeError: numbers of too many digits and arrays that are nested too deep raise what Python raises.
         raise UsageError([f"{path} is no TOML: {error}; expected a plan.toml that a run has written"]) from None
     try:
-        return make_plan(_scenario_of(data), data.get("versions", {}))
+        return make_plan(_scenario_of(data, path.parent), data.get("versions", {}))
     except UsageError as error:
         raise UsageError([f"{path}: {problem}" for problem in error.problems]) from None
 
 
-def _scenario_of(data: Mapping[str, Any]) -> Scenario:
+def _scenario_of(data: Mapping[str, Any], folder: Path) -> Scenario:
     problems = []
     if data.get("schema") != SCHEMA:
         problems.append(f"unknown schema {data.get('schema')!r}; expected {SCHEMA!r}")
@@ -180,7 +180,10 @@ def _scenario_of(data: Mapping[str, Any]) -> Scenario:
         problems.append(f"versions: found {recorded!r}; expected a table of strings")
     if problems:
         raise UsageError(problems)
-    return Scenario.build({**_tuples(data["scenario"]), "workload": _tuples(data["workload"])})
+    workload = _tuples(data["workload"])
+    if isinstance(workload.get("directory"), str):  # beside the file, so that the two can be given away together
+        workload["directory"] = str((folder / workload["directory"]).resolve())
+    return Scenario.build({**_tuples(data["scenario"]), "workload": workload})
 
 
 def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:

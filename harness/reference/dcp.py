@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,8 +127,8 @@ def report_failure(error: CheckpointException, rank: int, path: Path) -> list[Sh
 
 
 def list_files(rank: int, path: Path) -> list[ShardRecord]:
-    """Make the names of this rank's files durable, and hash the files."""
-    # DCP syncs its files, not their names. Those must be durable before the manifest that lists them has one.
+    """Make this rank's files and their names durable, and hash the files."""
+    # DCP syncs no names. Those must be durable before the manifest that lists them has one.
     fsync_directory(path)
     own = sorted(path.glob(f"__{rank}_*.distcp"))
     if rank == 0:
@@ -136,12 +137,14 @@ def list_files(rank: int, path: Path) -> list[ShardRecord]:
 
 
 def record_of(path: Path) -> ShardRecord:
-    """Hash a file that has been written.
+    """Hash a file that has been written, and make its content durable.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be read or synced.
     """
     with path.open("rb") as file:
+        # DCP syncs `.metadata` before its last bytes have left the stream's buffer.
+        os.fsync(file.fileno())
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return ShardRecord(path.name, file.tell(), sha256)
 
