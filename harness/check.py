@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from harness import explore as exploring
 from harness.case import Workbench, run_case
@@ -18,9 +19,12 @@ from harness.errors import UsageError
 from harness.explore import Exploration, Recordings
 from harness.interleavings import commit_of, interleavings
 from harness.oracle.verdict import Verdict
+from harness.power_check import RealCut, real_power_states
 from harness.scenario import Scenario
 from harness.trace import Operation, SaveWindow
 
+# A real cut takes some seconds, and shows one state of many.
+_REAL_POINTS = 8
 Say = Callable[[str], None]
 
 
@@ -32,7 +36,8 @@ class Request:
         scenario: the job.
         save: which of its saves, from 1; 0 for all.
         limit: most resumes per save and per recovery; None for every state.
-        power: whether power is cut, in the model.
+        power: how power is cut: `model`, `real` (on a real file system), `both`, or `none`.
+        filesystem: the real one, ext4 or xfs.
         recovery: whether the restart after a crash is attacked too.
         interleave: whether ranks are held against each other.
         jobs: resumes at a time.
@@ -42,11 +47,17 @@ class Request:
     scenario: Scenario
     save: int = 2
     limit: int | None = None
-    power: bool = True
+    power: Literal["model", "real", "both", "none"] = "model"
+    filesystem: str = "ext4"
     recovery: bool = True
     interleave: bool = True
     jobs: int = 1
     budget_s: float | None = None
+
+    @property
+    def modelled(self) -> bool:
+        """Whether power-loss states are built by the model."""
+        return self.power in ("model", "both")
 
 
 @dataclass(frozen=True)
@@ -60,12 +71,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a check: an exploration, or cases that were run from their start."""
+    """One part of a check: an exploration, or cases that were run from their start; `notes` say more of it, in words."""
 
     name: str
     exploration: Exploration | None = None
     cases: tuple[Case, ...] = ()
     left_out: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> str:
@@ -136,14 +148,14 @@ def _parts(
         yield Part("crash points", exploring.explore(recordings, empty, bench, folder / "none"))
         return
     for window in windows:
-        name = f"crash points of {window.name}" + (", and power cuts" if request.power else "")
+        name = f"crash points of {window.name}" + (", and power cuts" if request.modelled else "")
         say(name)
         states = exploring.explore(
             recordings,
             window,
             bench,
             folder / window.name,
-            power=request.power,
+            power=request.modelled,
             jobs=request.jobs,
             budget_s=_left(until),
             limit=request.limit,
@@ -152,6 +164,9 @@ def _parts(
         yield Part(name, states)
         if states.inconclusive:
             return
+        if request.power in ("real", "both"):
+            say(f"real power cuts during {window.name}, on {request.filesystem}")
+            yield _cut_for_real(request, recordings, window, bench, folder / f"{window.name}-{request.filesystem}", progress)
         if request.interleave:
             say(f"interleavings of {window.name}")
             yield _interleave(request, recordings, window, bench, until)
@@ -173,6 +188,21 @@ def _windows(request: Request, recordings: Recordings) -> list[SaveWindow]:
 
 def _left(until: float | None) -> float | None:
     return None if until is None else max(0.0, until - time.monotonic())
+
+
+def _cut_for_real(
+    request: Request, recordings: Recordings, window: SaveWindow, bench: Workbench, folder: Path, progress: exploring.Progress
+) -> Part:
+    folder.mkdir(parents=True)
+    found = real_power_states(recordings, window, bench, folder, request.filesystem, _REAL_POINTS, progress)
+    cases = tuple(Case(f"{cut.faults[0]}: {_what_survived(cut)}", cut.judged.verdict, cut.judged.path) for cut in found.cuts)
+    notes = [found.sample, f"{len(found.cuts) - len(found.outside)} of {len(found.cuts)} left a state that the model builds"]
+    notes += [f"not in the model: {case.path}" for case, cut in zip(cases, found.cuts, strict=True) if cut.survivors is None]
+    return Part(f"real power cuts during {window.name}, on {request.filesystem}", None, cases, notes=tuple(notes))
+
+
+def _what_survived(cut: RealCut) -> str:
+    return f"kept {cut.survivors}" if cut.survivors is not None else f"lost {', '.join(cut.lost)}"
 
 
 def _interleave(request: Request, recordings: Recordings, window: SaveWindow, bench: Workbench, until: float | None) -> Part:
@@ -212,7 +242,7 @@ def _recoveries(
             first,
             bench,
             where / "states",
-            power=request.power,
+            power=request.modelled,
             jobs=request.jobs,
             budget_s=_left(until),
             limit=request.limit,

@@ -82,11 +82,12 @@ def replay(file: Path, out: Path, json_file: Path | None) -> int:
 @click.option("--crash-points", default="all", show_default=True, help="all, or a number: a sample of that many crash states.")
 @click.option(
     "--power-cut",
-    type=click.Choice(["model", "none"]),
+    type=click.Choice(["model", "real", "both", "none"]),
     default="model",
     show_default=True,
-    help="Also cut the power, in the model.",
+    help="Also cut the power: every state that the model knows, or for real at 8 points (root and loop devices needed).",
 )
+@click.option("--filesystem", type=click.Choice(["ext4", "xfs"]), default="ext4", show_default=True, help="Whose power is cut.")
 @click.option("--recovery/--no-recovery", default=True, show_default=True, help="Also crash the restart after a crash.")
 @click.option(
     "--interleavings/--no-interleavings", default=True, show_default=True, help="Also hold one rank against the others."

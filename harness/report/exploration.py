@@ -35,6 +35,7 @@ def part_lines(part: Part) -> list[str]:
         return [f"{part.outcome} {part.name}", *(f"  {line}" for line in exploration_lines(part.exploration))]
     good = sum(case.verdict.outcome == "PASS" for case in part.cases)
     lines = [f"{part.outcome} {part.name}: {good} of {num(len(part.cases), 'case')} resumed exactly"]
+    lines += [f"  {note}" for note in part.notes]
     lines += [line for case in part.cases if case.verdict.outcome != "PASS" for line in _case_lines(case)]
     return lines + ([f"  {num(part.left_out, 'case')} left out: the budget was used up"] if part.left_out else [])
 
@@ -127,7 +128,7 @@ def _part_cases(part: Part) -> list[dict[str, Any]]:
 def _coverage(part: Part) -> dict[str, Any]:
     exploration = part.exploration
     if exploration is None:
-        return {"part": part.name, "cases": len(part.cases), "left_out": part.left_out}
+        return {"part": part.name, "cases": len(part.cases), "left_out": part.left_out, "notes": list(part.notes)}
     found = exploration.enumeration
     return {
         "part": part.name,
