@@ -237,10 +237,16 @@ def explore(
         progress(len(judged), failing, total)
     causes = find_causes(judged, recordings.recorded.trace, points.order)
     _tidy(judged, causes)
-    left_out = sum(map(len, groups)) - len(judged)
-    took = time.monotonic() - began
     return Exploration(
-        scenario, window, enumeration, tuple(judged), num_resumes, tuple(causes), exploring_s=took, left_out=left_out
+        scenario,
+        window,
+        enumeration,
+        tuple(judged),
+        num_resumes,
+        tuple(causes),
+        exploring_s=time.monotonic() - began,
+        left_out=total - len(judged),
+        not_asked=sum(map(len, everything)) - total,
     )
 
 

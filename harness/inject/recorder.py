@@ -54,7 +54,8 @@ class DataFile:
         return [self._known[key], size_bytes, sha256]
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file, without what was written last and is not kept."""
+        self._file.truncate(self._end)
         self._file.close()
 
 
