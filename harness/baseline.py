@@ -165,7 +165,10 @@ def first_difference(first: dict[int, RankLog], second: dict[int, RankLog]) -> s
 
 
 def _comparable(log: RankLog) -> list[dict[str, object]]:
-    return [{key: record.get(key) for key in ("event", *_COMPARED)} for record in log.records if record["event"] != "start"]
+    # When a save that is written in the background is done is a matter of the disk: its report stands anywhere among the batches.
+    said = [record for record in log.records if record["event"] != "start"]
+    said.sort(key=lambda record: (record["event"], record.get("moment")) == ("save", "end"))
+    return [{key: record.get(key) for key in ("event", *_COMPARED)} for record in said]
 
 
 def _short(value: object) -> str:

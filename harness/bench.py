@@ -58,13 +58,14 @@ Figures = dict[str, Any]
 Say = Callable[[str], None]
 
 
-def measure(num_warm: int, num_cold: int, save_width: int, say: Say) -> Figures:
+def measure(num_warm: int, num_cold: int, save_width: int, num_states: int | None, say: Say) -> Figures:
     """Takes all figures.
 
     Args:
         num_warm: warm cases to time.
         num_cold: cases through torchrun to time.
         save_width: width of the model whose saves are timed.
+        num_states: crash states to explore; None for all of a save.
         say: is told what is being measured.
 
     Returns:
@@ -90,7 +91,7 @@ def measure(num_warm: int, num_cold: int, save_width: int, say: Say) -> Figures:
             "warm_over_cold": cold_s / warm_s,
         }
         say("every crash state of a save, and some of them through torchrun")
-        figures |= exploration_figures(bench, folder / "exploration")
+        figures |= exploration_figures(bench, folder / "exploration", num_states, num_cold)
         say("cost of keeping a trace's data")
         figures |= trace_figures(bench, folder / "trace")
         say("cost of a save")

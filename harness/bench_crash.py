@@ -20,7 +20,6 @@ from harness.errors import HarnessError
 from harness.explore import Exploration, explore, record, record_runs
 from harness.scenario import Scenario, job
 
-_RERUNS = 2
 _TRACED_MB = 256
 _WRITER = """\
 import os, sys, time
@@ -38,8 +37,14 @@ def explored_job(launch: str = "warm") -> Scenario:
     return job("sharded", ranks=2, launch=launch, name=f"bench-explored-{launch}", **dict[str, Any](REFERENCE))
 
 
-def exploration_figures(bench: Workbench, folder: Path) -> dict[str, Any]:
-    """Explores one save of two ranks in whole, and repeats some of its states through torchrun from the start.
+def exploration_figures(bench: Workbench, folder: Path, limit: int | None, num_reruns: int) -> dict[str, Any]:
+    """Explores one save of two ranks, and repeats some of its states through torchrun from the start.
+
+    Args:
+        bench: where cases run.
+        folder: for the recordings and the run directories.
+        limit: so many distinct states only; None for all.
+        num_reruns: states to repeat.
 
     Returns:
         `states` (all crash states), `states_distinct`, `states_s` (seconds for all of them, without the recording),
@@ -51,10 +56,10 @@ def exploration_figures(bench: Workbench, folder: Path) -> dict[str, Any]:
     scenario = explored_job()
     recordings = record(scenario, bench, folder / "recordings")
     window = recordings.recorded.trace.saves()[1]
-    found = explore(recordings, window, bench, folder / "states", jobs=len(os.sched_getaffinity(0)) + 1)
+    found = explore(recordings, window, bench, folder / "states", jobs=len(os.sched_getaffinity(0)) + 1, limit=limit)
     if found.outcome != "PASS":
         raise HarnessError(f"an explored state of the healthy trainer did not pass; see {folder / 'states'}")
-    rerun_s = _rerun_seconds(bench, found)
+    rerun_s = _rerun_seconds(bench, found, num_reruns)
     per_min = 60 * len(found.judged) / found.exploring_s
     return {
         "states": len(found.enumeration.states),
@@ -66,14 +71,14 @@ def exploration_figures(bench: Workbench, folder: Path) -> dict[str, Any]:
     }
 
 
-def _rerun_seconds(bench: Workbench, found: Exploration) -> float:
+def _rerun_seconds(bench: Workbench, found: Exploration, number: int) -> float:
     """Median seconds of the same crash, made by killing the job under torchrun and starting it again."""
     scenario = explored_job("torchrun")
     baseline.obtain(scenario, bench.baselines, bench.launcher(baseline.golden_scenario(scenario)))
     states = [judged.state for judged in found.judged if judged.state.natural and judged.state.survivors is None]
     times = []
-    for number in range(_RERUNS):
-        state = states[(number + 1) * len(states) // (_RERUNS + 1)]
+    for place in range(number):
+        state = states[(place + 1) * len(states) // (number + 1)]
         started = time.perf_counter()
         verdict, directory = run_case(scenario.model_copy(update={"faults": state.faults}), bench)
         times.append(time.perf_counter() - started)

@@ -207,9 +207,12 @@ def doctor() -> int:
 @click.option(
     "--save-width", default=896, show_default=True, type=click.IntRange(8), help="Width of the model that is saved (896: 232 MB)."
 )
+@click.option("--states", default=None, type=click.IntRange(1), help="Crash states of a save to explore. [default: all]")
 @click.option("--defects", is_flag=True, help="Instead: run every planted defect and the healthy jobs, print the two rates.")
 @click.option("--everything", is_flag=True, help="With --defects: all combinations of healthy settings (an hour or more).")
-def bench(json_file: Path | None, cases: int, cold_cases: int, save_width: int, defects: bool, everything: bool) -> int:
+def bench(
+    json_file: Path | None, cases: int, cold_cases: int, save_width: int, states: int | None, defects: bool, everything: bool
+) -> int:
     """Measures this machine: cases per minute warm and through torchrun, the gate's cost, memory per rank. Prints ratios.
 
     With --defects it measures the judge: how many planted defects it names rightly, and its false alarms. The exit code is
@@ -228,7 +231,7 @@ def bench(json_file: Path | None, cases: int, cold_cases: int, save_width: int, 
             _write(json_file, to_json(rates))
         return EXIT_PASS if rates["defects_named"] == rates["defects_planted"] and not rates["false_alarms"] else EXIT_FAIL
 
-    figures = measure(cases, cold_cases, save_width, lambda text: click.echo(text, err=True))
+    figures = measure(cases, cold_cases, save_width, states, lambda text: click.echo(text, err=True))
     bench_table(figures)
     if json_file:
         _write(json_file, to_json(figures))

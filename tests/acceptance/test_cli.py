@@ -160,13 +160,17 @@ def test_the_doctor_tries_everything():
 
 
 def test_the_bench_prints_ratios(tmp_path):
-    result = harness("bench", "--cases", "1", "--cold-cases", "1", "--save-width", "64", "--json", tmp_path / "bench.json")
+    short = ("--cases", "1", "--cold-cases", "1", "--save-width", "64", "--states", "4")
+    result = harness("bench", *short, "--json", tmp_path / "bench.json")
     assert result.returncode == 0, result.stderr
     figures = json.loads((tmp_path / "bench.json").read_text())
     assert figures["schema"] == "harness.bench/1"
     assert figures["warm_over_cold"] == pytest.approx(figures["cases_per_min_warm"] / figures["cases_per_min_cold"])
     assert figures["gate_write_us"] > figures["plain_write_us"] > 0
     assert figures["rank_extra_memory_mb"] > 0
+    assert figures["states_distinct"] == 4
+    assert figures["states_over_rerun"] == pytest.approx(figures["states_per_min"] * figures["rerun_s"] / 60)
+    assert figures["trace_gb_s"] > figures["plain_gb_s"] > 0
     assert "warm_over_cold" in result.stdout
 
 

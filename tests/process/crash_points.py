@@ -66,7 +66,7 @@ DRAWN = {
 
 def described(root: Path) -> Tree:
     """Everything in a directory: path → kind, permission bits, and what it holds, but for what is drawn anew in each run."""
-    tree = {}
+    found = {}
     for path, (kind, mode, holds) in tree.read_tree(root).items():
         patterns = next((value for name, value in DRAWN.items() if Path(path).name.startswith(name)), ())
         if kind == "file" and patterns:
@@ -74,8 +74,8 @@ def described(root: Path) -> Tree:
             for pattern in patterns:
                 content = re.sub(pattern, rb"\1drawn", content)
             holds = hashlib.sha256(content).hexdigest()
-        tree[DRAWN_NAME.sub(".*.tmp", path)] = (kind, mode, holds)
-    return tree
+        found[DRAWN_NAME.sub(".*.tmp", path)] = (kind, mode, holds)
+    return found
 
 
 def record_job(folder: Path, bench: Workbench, format: str, ranks: int, **settings) -> Job:

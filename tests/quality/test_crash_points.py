@@ -33,9 +33,9 @@ def test_every_crash_state_of_a_save(harness_workbench, tmp_path, format):
 def test_a_sample_of_the_crash_states_of_dcp(harness_workbench, tmp_path, format):
     recordings = recorded(harness_workbench, tmp_path, format)
     window = recordings.recorded.trace.saves()[1]
-    found = explore(recordings, window, harness_workbench, tmp_path / "states", limit=40)
+    found = explore(recordings, window, harness_workbench, tmp_path / "states", limit=16)
     assert (found.outcome, found.inconclusive, [cause.text for cause in found.causes]) == ("PASS", "", [])
-    assert (found.num_resumes, found.left_out) == (40, 0)
+    assert (found.num_resumes, found.left_out) == (16, 0)
 
 
 @pytest.mark.parametrize("format", ["single", "sharded"])

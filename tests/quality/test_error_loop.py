@@ -22,7 +22,7 @@ LOOPS = [
 def test_whichever_operation_fails_nothing_is_lost(harness_workbench, tmp_path, format, rank, error, operation):
     result = error_loop(job(format, name=f"loop-{format}", **SMALL), harness_workbench, tmp_path, error, operation, rank)
     assert result.outcome == "PASS", result.describe()
-    assert result.num_operations >= 2
+    assert result.num_operations >= 1
 
 
 @pytest.mark.parametrize(("operation", "rank"), [("open", 0), ("unlink", 0), ("rmdir", 0), ("open", 1)])
@@ -33,7 +33,7 @@ def test_whichever_operation_of_a_restart_fails_nothing_is_lost(harness_workbenc
 
 
 def test_a_trainer_that_overwrites_its_only_checkpoint_is_caught(harness_workbench, tmp_path):
-    scenario = job("single", name="loop-in-place", defects="in-place", **SMALL)
+    scenario = job("single", name="loop-in-place", defects="in-place", **{**SMALL, "steps": 3})
     result = error_loop(scenario, harness_workbench, tmp_path, "ENOSPC", "write")
     assert result.outcome == "FAIL"
     assert result.causes[0].kind == "last-good-lost"

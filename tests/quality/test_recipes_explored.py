@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 
 def sole(exploration):
     assert exploration.outcome == "FAIL", exploration.inconclusive
@@ -96,10 +94,3 @@ def test_a_shared_directory_that_each_rank_renames_when_it_is_done(explored, rep
         assert f"rank {cause.rank}'s rename of step-* does not wait for" in cause.text
         assert repeat(cause).kind == "bad-refusal"
     assert {cause.rank for cause in exploration.causes} == {0, 1}
-
-
-@pytest.mark.parametrize(("format", "ranks"), [("single", 1), ("sharded", 1), ("sharded", 2)])
-def test_a_healthy_job_has_no_cause(explored, format, ranks):
-    exploration = explored(format, ranks=ranks, power=ranks == 1)
-    assert (exploration.outcome, exploration.causes) == ("PASS", ())
-    assert exploration.num_resumes > 5

@@ -1,0 +1,42 @@
+"""Two golden runs are compared record by record; what may differ between two equal runs is no difference."""
+
+from __future__ import annotations
+
+from harness.baseline import first_difference
+from harness.store import RankLog
+
+
+def batch(step, loss="0x1.0p+0", **more):
+    return {"event": "batch", "rank": 0, "step": step, "batch": step, "loss": loss, "time_s": step * 1.5, **more}
+
+
+def report(step):
+    return {"event": "save", "moment": "end", "step": step, "checkpoint": f"step-{step}"}
+
+
+def runs(first, second):
+    return first_difference({0: RankLog(0, first)}, {0: RankLog(0, second)})
+
+
+def test_equal_runs():
+    assert runs([batch(1), report(1), batch(2)], [batch(1, time_s=9.0), report(1), batch(2)]) == ""
+
+
+def test_a_save_in_the_background_may_be_done_at_any_moment():
+    assert runs([batch(1), report(1), batch(2), report(2)], [batch(1), batch(2), report(1), report(2)]) == ""
+
+
+def test_a_save_that_is_missing_or_another_one_is_a_difference():
+    assert runs([batch(1), report(1)], [batch(1)]) == "rank 0: 2 records in the first run, 1 in the second"
+    assert "checkpoint is 'step-1' in one run, 'step-2' in the other" in runs(
+        [batch(1), report(1)], [batch(1), {**report(1), "checkpoint": "step-2"}]
+    )
+
+
+def test_the_first_other_loss_is_named():
+    text = runs([batch(1), batch(2)], [batch(1), batch(2, "0x1.1p+0")])
+    assert text == "rank 0, batch at step 2: loss is 0x1.0p+0 (1) in one run, 0x1.1p+0 (1.0625) in the other"
+
+
+def test_other_ranks():
+    assert first_difference({0: RankLog(0, [])}, {1: RankLog(1, [])}) == "ranks [0] in the first run, [1] in the second"
