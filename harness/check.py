@@ -15,16 +15,19 @@ from typing import Literal
 from harness import explore as exploring
 from harness.case import Workbench, run_case
 from harness.crash_states import CrashState, Points
+from harness.error_loop import ErrorLoop, error_loop
 from harness.errors import UsageError
 from harness.explore import Exploration, Recordings
 from harness.interleavings import commit_of, interleavings
 from harness.oracle.verdict import Verdict
 from harness.power_check import RealCut, real_power_states
-from harness.scenario import Scenario
+from harness.scenario import Reference, Scenario
+from harness.sweep import Sweep, sweep
 from harness.trace import Operation, SaveWindow
 
 # A real cut takes some seconds, and shows one state of many.
 _REAL_POINTS = 8
+_ERRORS = (("ENOSPC", "open"), ("ENOSPC", "write"), ("EIO", "write"), ("EIO", "fsync"), ("EIO", "rename"), ("EIO", "unlink"))
 Say = Callable[[str], None]
 
 
@@ -35,11 +38,13 @@ class Request:
     Attributes:
         scenario: the job.
         save: which of its saves, from 1; 0 for all.
-        limit: most resumes per save and per recovery; None for every state.
+        limit: most resumes per save, per recovery and per sweep of damage; None for all.
         power: how power is cut: `model`, `real` (on a real file system), `both`, or `none`.
         filesystem: the real one, ext4 or xfs.
         recovery: whether the restart after a crash is attacked too.
         interleave: whether ranks are held against each other.
+        damage: whether the newest checkpoint is damaged at rest.
+        errors: whether each operation fails once.
         jobs: resumes at a time.
         budget_s: seconds for everything; None for no limit.
     """
@@ -51,6 +56,8 @@ class Request:
     filesystem: str = "ext4"
     recovery: bool = True
     interleave: bool = True
+    damage: bool = False
+    errors: bool = False
     jobs: int = 1
     budget_s: float | None = None
 
@@ -71,13 +78,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a check: an exploration, or cases that were run from their start; `notes` say more of it, in words."""
+    """One part of a check: an exploration, cases that were run from their start, or a search; `notes` say more of it."""
 
     name: str
     exploration: Exploration | None = None
     cases: tuple[Case, ...] = ()
     left_out: int = 0
     notes: tuple[str, ...] = ()
+    search: Sweep | ErrorLoop | None = None
 
     @property
     def outcome(self) -> str:
@@ -85,6 +93,8 @@ class Part:
         outcomes: set[str] = {case.verdict.outcome for case in self.cases}
         if self.exploration is not None:
             outcomes.add(self.exploration.outcome)
+        if self.search is not None:
+            outcomes.add(self.search.outcome)
         if self.left_out:
             outcomes.add("INCONCLUSIVE")
         return worst(outcomes)
@@ -129,126 +139,145 @@ def check(request: Request, bench: Workbench, folder: Path, say: Say, progress: 
     say("recording the job, once undisturbed and once with each writing rank last")
     recordings = exploring.record(request.scenario, bench, folder)
     recorded_s = time.monotonic() - began
-    parts = list(_parts(request, recordings, bench, folder, until, say, progress))
+    parts = list(_Parts(request, recordings, bench, folder, until, say, progress).all())
     return Check(request, tuple(parts), recorded_s, recordings)
 
 
-def _parts(
-    request: Request,
-    recordings: Recordings,
-    bench: Workbench,
-    folder: Path,
-    until: float | None,
-    say: Say,
-    progress: exploring.Progress,
-) -> Iterator[Part]:
-    windows = _windows(request, recordings)
-    if not windows:  # nothing to explore; the exploration itself says why
-        empty = SaveWindow("(none)", 0, 0, None)
-        yield Part("crash points", exploring.explore(recordings, empty, bench, folder / "none"))
-        return
-    for window in windows:
-        name = f"crash points of {window.name}" + (", and power cuts" if request.modelled else "")
-        say(name)
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of one check, and what they share."""
+
+    request: Request
+    recordings: Recordings
+    bench: Workbench
+    folder: Path
+    until: float | None
+    say: Say
+    progress: exploring.Progress
+
+    def all(self) -> Iterator[Part]:
+        """Runs one part after the other."""
+        windows = self._windows()
+        if not windows:  # nothing to explore; the exploration itself says why
+            empty = SaveWindow("(none)", 0, 0, None)
+            yield Part("crash points", exploring.explore(self.recordings, empty, self.bench, self.folder / "none"))
+            return
+        for window in windows:
+            cuts = ", and power cuts" if self.request.modelled else ""
+            part = self._explored(f"crash points of {window.name}{cuts}", self.recordings, window, self.folder / window.name)
+            yield part
+            if part.exploration is not None and part.exploration.inconclusive:
+                return
+            if self.request.power in ("real", "both"):
+                yield self._cut_for_real(window)
+            if self.request.interleave:
+                yield self._interleaved(window)
+        if self.request.recovery:
+            yield from self._recoveries(windows[0])
+        if self.request.damage:
+            yield self._damaged()
+        if self.request.errors:
+            yield from self._failing_operations()
+
+    def _windows(self) -> list[SaveWindow]:
+        saves, save = self.recordings.recorded.trace.saves(), self.request.save
+        if not saves or save == 0:
+            return saves
+        if save > len(saves):
+            names = ", ".join(one.name for one in saves)
+            limits = f"the job saves {len(saves)} times ({names}); expected 1 to {len(saves)}, or all"
+            raise UsageError([f"--save {save}: {limits}"])
+        return [saves[save - 1]]
+
+    def _left(self) -> float | None:
+        return None if self.until is None else max(0.0, self.until - time.monotonic())
+
+    def _over(self) -> bool:
+        return self.until is not None and time.monotonic() > self.until
+
+    def _explored(self, name: str, recordings: Recordings, window: SaveWindow, folder: Path) -> Part:
+        self.say(name)
         states = exploring.explore(
             recordings,
             window,
-            bench,
-            folder / window.name,
-            power=request.modelled,
-            jobs=request.jobs,
-            budget_s=_left(until),
-            limit=request.limit,
-            progress=progress,
+            self.bench,
+            folder,
+            power=self.request.modelled,
+            jobs=self.request.jobs,
+            budget_s=self._left(),
+            limit=self.request.limit,
+            progress=self.progress,
         )
-        yield Part(name, states)
-        if states.inconclusive:
-            return
-        if request.power in ("real", "both"):
-            say(f"real power cuts during {window.name}, on {request.filesystem}")
-            yield _cut_for_real(request, recordings, window, bench, folder / f"{window.name}-{request.filesystem}", progress)
-        if request.interleave:
-            say(f"interleavings of {window.name}")
-            yield _interleave(request, recordings, window, bench, until)
-    if request.recovery:
-        yield from _recoveries(request, recordings, windows[0], bench, folder, until, say, progress)
+        return Part(name, states)
 
+    def _cut_for_real(self, window: SaveWindow) -> Part:
+        name = f"real power cuts during {window.name}, on {self.request.filesystem}"
+        self.say(name)
+        folder = self.folder / f"{window.name}-{self.request.filesystem}"
+        folder.mkdir(parents=True)
+        arguments = (self.recordings, window, self.bench, folder, self.request.filesystem, _REAL_POINTS)
+        found = real_power_states(*arguments, self.progress)
+        cases = tuple(Case(f"{cut.faults[0]}: {_what_survived(cut)}", cut.judged.verdict, cut.judged.path) for cut in found.cuts)
+        notes = [found.sample, f"{len(found.cuts) - len(found.outside)} of {len(found.cuts)} left a state that the model builds"]
+        notes += [f"not in the model: {case.path}" for case, cut in zip(cases, found.cuts, strict=True) if cut.survivors is None]
+        return Part(name, None, cases, notes=tuple(notes))
 
-def _windows(request: Request, recordings: Recordings) -> list[SaveWindow]:
-    saves = recordings.recorded.trace.saves()
-    if not saves or request.save == 0:
-        return saves
-    if request.save > len(saves):
-        names = ", ".join(save.name for save in saves)
-        raise UsageError(
-            [f"--save {request.save}: the job saves {len(saves)} times ({names}); expected 1 to {len(saves)}, or all"]
+    def _interleaved(self, window: SaveWindow) -> Part:
+        name = f"interleavings of {window.name}"
+        self.say(name)
+        scenario = self.request.scenario
+        cases, left_out = [], 0
+        for number, one in enumerate(interleavings(self.recordings.points(window), scenario.workload.commit_pattern)):
+            if self._over():
+                left_out += 1
+                continue
+            case = f"{scenario.name}-interleaving-{window.name}-{number}"
+            verdict, directory = run_case(scenario.model_copy(update={"name": case, "faults": one.faults}), self.bench)
+            cases.append(Case(str(one), verdict, directory.path))
+        return Part(name, None, tuple(cases), left_out)
+
+    def _recoveries(self, window: SaveWindow) -> Iterator[Part]:
+        points = self.recordings.points(window)
+        for number, state in enumerate(untidy_states(points, self.request.scenario.workload.commit_pattern)):
+            where = self.folder / f"recovery-{number}"
+            where.mkdir(parents=True, exist_ok=True)
+            recovery = exploring.record_recovery(self.recordings.recorded, state, self.bench, where)
+            name = f"crash points of the recovery after '{state.faults[0]}'"
+            yield self._explored(name, recovery, recovery_window(recovery), where / "states")
+
+    def _damaged(self) -> Part:
+        name = "damage at rest to the newest checkpoint"
+        self.say(name)
+        scenario = self.request.scenario
+        workload = scenario.workload
+        if isinstance(workload, Reference):  # one checkpoint is damaged, and another one must be there to go back to
+            scenario = scenario.model_copy(
+                update={"workload": workload.model_copy(update={"keep_last": max(2, workload.keep_last)})}
+            )
+        recordings = exploring.record(scenario, self.bench, self.folder / "undamaged", once=True)
+        arguments = (recordings, self.bench, self.folder / "damaged")
+        found = sweep(
+            *arguments, jobs=self.request.jobs, budget_s=self._left(), sample=self.request.limit, progress=self.progress
         )
-    return [saves[request.save - 1]]
+        return Part(name, search=found)
 
-
-def _left(until: float | None) -> float | None:
-    return None if until is None else max(0.0, until - time.monotonic())
-
-
-def _cut_for_real(
-    request: Request, recordings: Recordings, window: SaveWindow, bench: Workbench, folder: Path, progress: exploring.Progress
-) -> Part:
-    folder.mkdir(parents=True)
-    found = real_power_states(recordings, window, bench, folder, request.filesystem, _REAL_POINTS, progress)
-    cases = tuple(Case(f"{cut.faults[0]}: {_what_survived(cut)}", cut.judged.verdict, cut.judged.path) for cut in found.cuts)
-    notes = [found.sample, f"{len(found.cuts) - len(found.outside)} of {len(found.cuts)} left a state that the model builds"]
-    notes += [f"not in the model: {case.path}" for case, cut in zip(cases, found.cuts, strict=True) if cut.survivors is None]
-    return Part(f"real power cuts during {window.name}, on {request.filesystem}", None, cases, notes=tuple(notes))
+    def _failing_operations(self) -> Iterator[Part]:
+        for rank in self.recordings.recorded.trace.ranks:
+            for error, operation in _ERRORS:
+                if not any(op.operation == operation for op in self.recordings.recorded.trace.of_rank(rank)):
+                    continue
+                name = f"{error} at each {operation} of rank {rank}"
+                self.say(name)
+                if self._over():
+                    yield Part(name, left_out=1)
+                    continue
+                folder = self.folder / f"{error}-{operation}-{rank}"
+                arguments = (self.request.scenario, self.bench, folder, error, operation, rank)
+                yield Part(name, search=error_loop(*arguments, jobs=self.request.jobs))
 
 
 def _what_survived(cut: RealCut) -> str:
     return f"kept {cut.survivors}" if cut.survivors is not None else f"lost {', '.join(cut.lost)}"
-
-
-def _interleave(request: Request, recordings: Recordings, window: SaveWindow, bench: Workbench, until: float | None) -> Part:
-    pattern = request.scenario.workload.commit_pattern
-    cases, left_out = [], 0
-    for number, one in enumerate(interleavings(recordings.points(window), pattern)):
-        if until is not None and time.monotonic() > until:
-            left_out += 1
-            continue
-        name = f"{request.scenario.name}-interleaving-{window.name}-{number}"
-        scenario = request.scenario.model_copy(update={"name": name, "faults": one.faults})
-        verdict, directory = run_case(scenario, bench)
-        cases.append(Case(str(one), verdict, directory.path))
-    return Part(f"interleavings of {window.name}", None, tuple(cases), left_out)
-
-
-def _recoveries(
-    request: Request,
-    recordings: Recordings,
-    window: SaveWindow,
-    bench: Workbench,
-    folder: Path,
-    until: float | None,
-    say: Say,
-    progress: exploring.Progress,
-) -> Iterator[Part]:
-    points = recordings.points(window)
-    for number, state in enumerate(untidy_states(points, request.scenario.workload.commit_pattern)):
-        where = folder / f"recovery-{number}"
-        where.mkdir(parents=True, exist_ok=True)
-        recovery = exploring.record_recovery(recordings.recorded, state, bench, where)
-        name = f"crash points of the recovery after '{state.faults[0]}'"
-        say(name)
-        first = recovery_window(recovery)
-        states = exploring.explore(
-            recovery,
-            first,
-            bench,
-            where / "states",
-            power=request.modelled,
-            jobs=request.jobs,
-            budget_s=_left(until),
-            limit=request.limit,
-            progress=progress,
-        )
-        yield Part(name, states)
 
 
 def untidy_states(points: Points, pattern: str | None) -> list[CrashState]:

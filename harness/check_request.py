@@ -42,6 +42,8 @@ def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> R
         filesystem=options["filesystem"],
         recovery=options["recovery"],
         interleave=options["interleavings"],
+        damage=options["damage"],
+        errors=options["errors"],
         jobs=_default_jobs() if options["jobs"] is None else _whole(options["jobs"], "--jobs", "a number from 1", found),
         budget_s=None if options["budget"] is None else _duration(options["budget"], found),
     )

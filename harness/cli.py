@@ -92,6 +92,8 @@ def replay(file: Path, out: Path, json_file: Path | None) -> int:
 @click.option(
     "--interleavings/--no-interleavings", default=True, show_default=True, help="Also hold one rank against the others."
 )
+@click.option("--damage/--no-damage", default=False, show_default=True, help="Also damage the newest checkpoint in every way.")
+@click.option("--errors/--no-errors", default=False, show_default=True, help="Also let each file operation of the job fail once.")
 @click.option("--defect", multiple=True, metavar="NAME", help="Plant a defect in the reference trainer, to see it found.")
 @click.option("--seed", default="0", show_default=True, help="Of the training job.")
 @click.option("--jobs", default=None, help="Resumes at a time. [default: one more than the processors]")

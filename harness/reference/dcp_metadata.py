@@ -9,6 +9,7 @@ Source: torch/distributed/checkpoint/{filesystem,metadata}.py of torch 2.13.
 
 from __future__ import annotations
 
+import enum
 import io
 import pickle
 from collections.abc import Iterable, Mapping
@@ -41,7 +42,18 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _CLASSES or (module == "torch" and isinstance(vars(torch).get(name), torch.dtype)):
             return super().find_class(module, name)
-        raise mismatch("code in a pickle", self._path, f"the classes of {_DCP} only", f"{module}.{name}")
+        if (module, name) == ("builtins", "getattr"):
+            return self._enum_member
+        raise self._code(f"{module}.{name}")
+
+    def _enum_member(self, owner: Any, name: str) -> Any:
+        """What a pickle gets for `getattr`, by which Python 3.11.0 to 3.11.3 pickles a member of an enumeration."""
+        if isinstance(owner, enum.EnumMeta) and owner.__module__.startswith(_DCP) and name in owner.__members__:
+            return owner[name]
+        raise self._code("builtins.getattr")
+
+    def _code(self, found: str) -> CheckpointError:
+        return mismatch("code in a pickle", self._path, f"the classes of {_DCP} only", found)
 
 
 class CarefulReader(FileSystemReader):

@@ -23,7 +23,7 @@ def check_text(check: Check) -> str:
     """All parts, then the outcome."""
     lines = [line for part in check.parts for line in part_lines(part)]
     took = check.recording_s + sum(part.exploration.exploring_s for part in check.parts if part.exploration)
-    causes = sum(len(part.exploration.causes) for part in check.parts if part.exploration)
+    causes = sum(len(found.causes) for part in check.parts for found in (part.exploration, part.search) if found)
     failed = sum(case.verdict.outcome == "FAIL" for part in check.parts for case in part.cases)
     summary = f"{check.outcome}: {num(causes + failed, 'finding')}; recorded in {check.recording_s:.1f} s, all in {took:.1f} s"
     return "\n".join([*lines, summary])
@@ -33,6 +33,9 @@ def part_lines(part: Part) -> list[str]:
     """One part of a check."""
     if part.exploration is not None:
         return [f"{part.outcome} {part.name}", *(f"  {line}" for line in exploration_lines(part.exploration))]
+    if part.search is not None:
+        first, *more = part.search.describe().splitlines()
+        return [f"{part.outcome} {part.name}: {first.partition(': ')[2]}", *(f"  {line}" for line in more)]
     good = sum(case.verdict.outcome == "PASS" for case in part.cases)
     lines = [f"{part.outcome} {part.name}: {good} of {num(len(part.cases), 'case')} resumed exactly"]
     lines += [f"  {note}" for note in part.notes]
@@ -122,7 +125,8 @@ def check_json(command: Sequence[str], check: Check) -> dict[str, Any]:
 def _part_cases(part: Part) -> list[dict[str, Any]]:
     exploration = part.exploration
     judged = [] if exploration is None else [{**one.verdict.to_json(), "part": part.name} for one in exploration.judged]
-    return judged + [{**case.verdict.to_json(), "part": part.name} for case in part.cases]
+    searched = [] if part.search is None else [{**one.verdict.to_json(), "part": part.name} for one in part.search.judged]
+    return judged + searched + [{**case.verdict.to_json(), "part": part.name} for case in part.cases]
 
 
 def _coverage(part: Part) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 from harness.reference.dcp_metadata import METADATA_NAME, CarefulReader, check_metadata, check_tensors, read_metadata
 from harness.reference.errors import CheckpointError
@@ -36,6 +37,14 @@ def test_what_dcp_writes_is_read_and_loaded(saved):
     target = {"model": {"w": torch.zeros(4)}}
     dcp.load(target, storage_reader=CarefulReader(saved), no_dist=True)
     assert torch.equal(target["model"]["w"], torch.arange(4.0))
+
+
+def test_members_of_enumerations_may_be_pickled_as_older_pythons_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(_MEM_FORMAT_ENCODING, "__reduce_ex__", lambda self, _: (getattr, (type(self), self.name)))
+    state = {"model": {"w": torch.arange(4.0)}}
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(tmp_path, thread_count=1), no_dist=True)
+    assert b"getattr" in (tmp_path / METADATA_NAME).read_bytes()
+    assert read_metadata(tmp_path).state_dict_metadata["model.w"].properties.memory_format is torch.contiguous_format
 
 
 @pytest.mark.parametrize(
