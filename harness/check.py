@@ -102,11 +102,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Check:
-    """What came of a check."""
+    """What came of a check, and how many seconds the recording and all of it took."""
 
     request: Request
     parts: tuple[Part, ...]
     recording_s: float
+    took_s: float
     recordings: Recordings | None = field(default=None, repr=False)
 
     @property
@@ -140,7 +141,7 @@ def check(request: Request, bench: Workbench, folder: Path, say: Say, progress: 
     recordings = exploring.record(request.scenario, bench, folder)
     recorded_s = time.monotonic() - began
     parts = list(_Parts(request, recordings, bench, folder, until, say, progress).all())
-    return Check(request, tuple(parts), recorded_s, recordings)
+    return Check(request, tuple(parts), recorded_s, time.monotonic() - began, recordings)
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,11 @@ from harness.report.text import render
 def check_text(check: Check) -> str:
     """All parts, then the outcome."""
     lines = [line for part in check.parts for line in part_lines(part)]
-    took = check.recording_s + sum(part.exploration.exploring_s for part in check.parts if part.exploration)
     causes = sum(len(found.causes) for part in check.parts for found in (part.exploration, part.search) if found)
     failed = sum(case.verdict.outcome == "FAIL" for part in check.parts for case in part.cases)
-    summary = f"{check.outcome}: {num(causes + failed, 'finding')}; recorded in {check.recording_s:.1f} s, all in {took:.1f} s"
+    summary = (
+        f"{check.outcome}: {num(causes + failed, 'finding')}; recorded in {check.recording_s:.1f} s, all in {check.took_s:.1f} s"
+    )
     return "\n".join([*lines, summary])
 
 
@@ -104,7 +105,6 @@ def check_json(command: Sequence[str], check: Check) -> dict[str, Any]:
     """The document of `--json` (`harness.result/1`): one case per cause and per distinct state that passed, plus coverage."""
     cases = [case for part in check.parts for case in _part_cases(part)]
     counts = {key: sum(case["verdict"] == key.upper() for case in cases) for key in ("pass", "fail", "inconclusive")}
-    took = check.recording_s + sum(part.exploration.exploring_s for part in check.parts if part.exploration)
     explorations = [part.exploration for part in check.parts if part.exploration]
     return {
         "schema": SCHEMA,
@@ -115,7 +115,7 @@ def check_json(command: Sequence[str], check: Check) -> dict[str, Any]:
             "steps": getattr(check.request.scenario.workload, "steps", None),
             "deterministic": not any(exploration.inconclusive for exploration in explorations),
         },
-        "summary": {**counts, "cases_per_min": 60 * len(cases) / took if took else None},
+        "summary": {**counts, "cases_per_min": 60 * len(cases) / check.took_s if check.took_s else None},
         "coverage": [_coverage(part) for part in check.parts],
         "causes": [_cause(part, cause) for part in check.parts if part.exploration for cause in part.exploration.causes],
         "cases": cases,

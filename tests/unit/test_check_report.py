@@ -1,0 +1,101 @@
+"""What `harness check` prints: coverage, each cause once, what was left out; and the worst outcome of all parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.causes import Cause, Judged
+from harness.check import Case, Check, Part, Request, worst
+from harness.crash_states import CrashState, Enumeration
+from harness.explore import Exploration
+from harness.oracle.finding import fail
+from harness.oracle.verdict import Verdict
+from harness.report.exploration import check_json, check_text
+from harness.scenario import job
+
+FAULT = "sigkill all ranks before rename step-2/manifest.json.tmp by rank 0 when others wait"
+
+
+def state(name, owed=()):
+    return CrashState((FAULT,), (1,), (0,), None, None, 0, None, (), True, {}, name, owed)
+
+
+def judged(name, verdict, count=1):
+    return Judged(state(name), count, verdict, Path("runs") / name, [state(name)] * count)
+
+
+GOOD = Verdict("good", FAULT, "PASS")
+FOUND = fail("last-good-lost", "retention", "step-1 is gone", component="checkpoint-files", expected="step-1", found="nothing")
+BAD = Verdict("bad", FAULT, "FAIL", (FOUND,), "checkpoint-files")
+
+
+def exploration(*all_judged, causes=(), **more):
+    states = tuple(member for one in all_judged for member in one.members)
+    return Exploration(job(), None, Enumeration(states, 7, 0, 2), all_judged, len(all_judged), causes, exploring_s=2.0, **more)
+
+
+def checked(*parts):
+    return Check(Request(job()), parts, 1.0, 4.0)
+
+
+def cause():
+    one = judged("bad", BAD, 3)
+    text = "rank 0's rename of step-*/manifest.json does not wait for rank 1's rename"
+    words = ("order", "last-good-lost", "checkpoint-files", text, 3, one, "rename", 0, "step-2/manifest.json", "rank 1's rename")
+    return Cause(*words, (Path("runs/bad"),))
+
+
+def test_the_worst_outcome_counts():
+    assert worst(set()) == "PASS"
+    assert worst({"PASS", "INCONCLUSIVE"}) == "INCONCLUSIVE"
+    assert worst({"INCONCLUSIVE", "FAIL", "PASS"}) == "FAIL"
+
+
+def test_a_pass_says_what_was_covered():
+    text = check_text(checked(Part("crash points of s", exploration(judged("good", GOOD, 5)))))
+    assert text.splitlines() == [
+        "PASS crash points of s",
+        "  7 crash points, 5 states (2 of them after a power cut), 1 distinct, 1 real resume: 100 % covered in 2.0 s",
+        "PASS: 0 findings; recorded in 1.0 s, all in 4.0 s",
+    ]
+
+
+def test_a_cause_is_said_once_with_its_repeat_line():
+    found = checked(Part("crash points of s", exploration(judged("good", GOOD), judged("bad", BAD, 3), causes=(cause(),))))
+    assert found.outcome == "FAIL"
+    lines = check_text(found).splitlines()
+    assert lines[2] == (
+        "  1. last-good-lost (checkpoint-files): 3 states fail: "
+        "rank 0's rename of step-*/manifest.json does not wait for rank 1's rename"
+    )
+    assert lines[3:6] == [
+        "     the first: step-1 is gone",
+        f"     fault: {FAULT}",
+        "     repeat: harness replay runs/bad/plan.toml",
+    ]
+    document = check_json(["harness", "check"], found)
+    assert document["summary"] == {"pass": 1, "fail": 1, "inconclusive": 0, "cases_per_min": 30.0}
+    (entry,) = document["causes"]
+    assert (entry["sort"], entry["states"], entry["replay"]) == ("order", 3, "runs/bad/plan.toml")
+
+
+def test_what_a_budget_or_a_sample_leaves_out_is_said():
+    over = checked(Part("p", exploration(judged("good", GOOD), left_out=3)))
+    assert over.outcome == "INCONCLUSIVE"
+    assert "3 distinct states left out: the budget was used up (--budget)" in check_text(over)
+    sample = checked(Part("p", exploration(judged("good", GOOD), not_asked=2)))
+    assert sample.outcome == "PASS"
+    assert "a sample: 2 distinct states left out" in check_text(sample)
+
+
+def test_what_cannot_be_explored_is_no_pass():
+    found = checked(Part("p", exploration(inconclusive="the job does not write the same in every run: x")))
+    assert found.outcome == "INCONCLUSIVE"
+    assert "nothing can be said: the job does not write the same in every run: x" in check_text(found)
+
+
+def test_cases_that_were_run_from_their_start():
+    part = Part("interleavings of s", None, (Case("held", GOOD, Path("a")), Case("held too", BAD, Path("b"))), notes=("a note",))
+    lines = check_text(checked(part)).splitlines()
+    assert lines[:3] == ["FAIL interleavings of s: 1 of 2 cases resumed exactly", "  a note", "  held too"]
+    assert checked(Part("x", left_out=1)).outcome == "INCONCLUSIVE"
