@@ -274,7 +274,8 @@ class Model:
                 continue
             own = [change for change in pending if change.node == node]
             left = survivors.torn_at.of(sum(change.data.size_bytes for change in own if change.data))
-            left -= left % BLOCK_BYTES
+            begin = next((change.offset for change in own if change.data), 0)
+            left = max(0, left - (begin + left) % BLOCK_BYTES)  # blocks of the file, wherever in it the first write began
             for change in own:
                 if change.data is None:
                     kept.append(change)

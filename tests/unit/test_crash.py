@@ -179,6 +179,14 @@ def test_a_torn_file_ends_at_a_block(job):
     assert job.after(Survivors(-1, 0, "torn", Position(byte=-1))) == {"new": b"x" * 8192}
 
 
+def test_a_torn_append_ends_at_a_block_of_the_file(job):
+    job.had("log", b"o" * 100, 10)
+    job.do("write", "log", inode=10, offset=100, content=b"n" * 9000)
+    torn = job.after(Survivors(-1, 0, "torn", Position(percent=50.0)))["log"]
+    assert (len(torn), torn.count(b"n")) == (4096, 3996)
+    assert job.after(Survivors(-1, 0, "torn", Position(byte=100)))["log"] == b"o" * 100
+
+
 def test_only_the_files_that_are_meant_suffer(job):
     job.create("one", b"1", 10)
     job.create("two", b"2", 11)
