@@ -22,7 +22,7 @@ def explored(workbench, folder, format, limit):
     return explore(recordings, recordings.recorded.trace.saves()[1], workbench, folder / "states", limit=limit)
 
 
-@pytest.mark.parametrize(("format", "limit"), [("single", None), ("sharded", 10)])
+@pytest.mark.parametrize(("format", "limit"), [("single", None), ("sharded", 8)])
 def test_a_save_survives_a_crash_at_every_point(harness_workbench, tmp_path, format, limit):
     found = explored(harness_workbench, tmp_path, format, limit)
     assert (found.outcome, found.inconclusive, found.causes) == ("PASS", "", ())
