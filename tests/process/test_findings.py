@@ -36,7 +36,9 @@ class StillFailsError(Exception):
 
 def case(name):
     _, reason = FINDINGS[name]
-    return pytest.param(name, marks=pytest.mark.xfail(strict=True, raises=StillFailsError, reason=reason))
+    # What a real disk has written by itself before its power is cut is chance: on a slow day the file may be whole.
+    strict = not name.endswith("-ext4")
+    return pytest.param(name, marks=pytest.mark.xfail(strict=strict, raises=StillFailsError, reason=reason))
 
 
 @pytest.mark.parametrize("name", [case(name) for name in FINDINGS])
