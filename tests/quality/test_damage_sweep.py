@@ -10,7 +10,7 @@ from harness.sweep import Sampling, sweep
 
 SHORT = {"steps": 4, "save_every": 1, "keep_last": 2, "batches_per_epoch": 2, "width": 16}
 SAMPLE = {"dcp": 24, "safetensors": 24}  # of the listed ones; of the others all
-LEAST = {"single": 40, "sharded": 100, "dcp": 100, "safetensors": 60}
+LEAST = {"single": 40, "sharded": 100, "dcp": 24, "safetensors": 24}
 
 
 @pytest.mark.parametrize("format", LEAST)
