@@ -88,6 +88,15 @@ class Enumeration:
     num_power: int
 
 
+@dataclass(frozen=True)
+class _Path:
+    """An order in which the operations of a cut can come, and the directory after it."""
+
+    operations: tuple[Operation, ...]
+    model: Model
+    natural: bool
+
+
 class Points:
     """The crash points of one save.
 
@@ -191,21 +200,57 @@ class Points:
         seen = {cut for trace in self._orders for cut in self.chain(trace)}
         states: list[CrashState] = []
         num_points = num_power = 0
-        for cut in cuts:
-            model = self._base.copy()
-            model.run(self.happened(cut))
+        for cut, paths in self._paths(cuts).items():
             num_points += 1
-            if kill:
-                states.append(self._state(cut, model.everything(), natural=cut in natural))
-            if power and cut in seen:
-                variants = list(self._power_states(cut, model, natural=cut in natural))
-                num_power += len(variants)
-                states += variants
+            known: set[str] = set()
+            for path in paths:
+                whole = self._state(cut, path.model.everything(), natural=path.natural, path=path)
+                if kill and whole.digest not in known:
+                    states.append(whole)
+                known.add(whole.digest)
+                if power and cut in seen:
+                    variants = list(self._power_states(cut, path, known))
+                    num_power += len(variants)
+                    states += variants
             if cut in natural:
-                torn = list(self._torn_states(cut, model))
+                torn = list(self._torn_states(cut, paths[0].model))
                 num_points += len(torn)
                 states += torn if kill else []
         return Enumeration(tuple(states), num_points, left_out, num_power)
+
+    def _paths(self, cuts: Sequence[Cut]) -> dict[Cut, list[_Path]]:
+        """Per cut, the orders of its operations that leave different things behind; the undisturbed run's first, where it is one.
+
+        One set of operations is not one state: whether a rank's sync of a directory came before or after another rank's rename
+        in it decides what a power cut can take.
+        """
+        paths: dict[Cut, list[_Path]] = {cut: [] for cut in cuts}
+        keys: dict[Cut, set[object]] = {cut: set() for cut in cuts}
+        for cut in self.chain(self.trace):
+            operations = self.happened(cut)
+            model = self._base.copy()
+            model.run(operations)
+            self._add(_Path(tuple(operations), model, natural=True), paths[cut], keys[cut])
+        if not any(paths[cut] for cut in cuts[:1]):
+            self._add(_Path((), self._base.copy(), natural=False), paths[cuts[0]], keys[cuts[0]])
+        for cut in cuts:  # by how much has happened, so that those before a cut are complete
+            for place in range(len(self.ranks)):
+                op = self.following(cut, place)
+                further = (*cut[:place], cut[place] + 1, *cut[place + 1 :])
+                if op is None or further not in paths or not self._possible(cut, op):
+                    continue
+                for path in paths[cut]:
+                    model = path.model.copy()
+                    model.run([op])
+                    self._add(_Path((*path.operations, op), model, natural=False), paths[further], keys[further])
+        return paths
+
+    def _add(self, path: _Path, paths: list[_Path], keys: set[object]) -> None:
+        pending = frozenset((c.sort, c.offset, c.operation.rank, c.operation.index) for c in path.model.pending if c.operation)
+        key = (self._contents.digest_of(path.model.everything()), pending)
+        if key not in keys:
+            keys.add(key)
+            paths.append(path)
 
     def finished(self) -> CrashState:
         """The state in which everything of this save has happened and nothing of the next.
@@ -233,17 +278,17 @@ class Points:
             part.write_part(op, landed)
             yield self._state(cut, part.everything(), natural=True, torn=op, landed=landed)
 
-    def _power_states(self, cut: Cut, model: Model, *, natural: bool) -> Iterator[CrashState]:
-        pending = model.pending
-        if not pending:
+    def _power_states(self, cut: Cut, path: _Path, known: set[str]) -> Iterator[CrashState]:
+        """The states that a power cut can leave at a cut reached in this order, but for those that are `known` there already."""
+        if not path.model.pending:
             return
-        known = {self._contents.digest_of(model.everything())}
-        for survivors in power_choices(model):
-            tree = model.after_power_loss(survivors)
+        for survivors in power_choices(path.model):
+            tree = path.model.after_power_loss(survivors)
             digest = self._contents.digest_of(tree)
             if digest not in known:
                 known.add(digest)
-                yield self._state(cut, tree, natural=natural, survivors=survivors, lost=lost_changes(model, survivors))
+                lost = lost_changes(path.model, survivors)
+                yield self._state(cut, tree, natural=path.natural, survivors=survivors, lost=lost, path=path)
 
     def _state(
         self,
@@ -255,12 +300,13 @@ class Points:
         landed: int = 0,
         survivors: Survivors | None = None,
         lost: tuple[Change, ...] = (),
+        path: _Path | None = None,
     ) -> CrashState:
         done = self._done(cut)
         happened = self.happened(cut)
         owed = [name for index in done if (name := _reported(self.trace.events[index]))]
         return CrashState(
-            faults=self._sentences(cut, survivors, torn, landed),
+            faults=(*self._sentences(cut, survivors, torn, landed), *self._ordering(path)),
             cut=cut,
             done=done,
             last=happened[-1] if happened else (self._before[-1] if self._before else None),
@@ -306,23 +352,33 @@ class Points:
         if torn is not None:
             point = OperationPoint(point.operation, point.pattern, "during", Position(byte=landed), point.occurrence)
         alone = len(self.ranks) == 1
-        holds = (
-            []
-            if alone
-            else [
-                HoldFault(
-                    Who((other.rank,)),
-                    self.point(other),
-                    op.rank,
-                    OperationPoint(op.operation, self._pattern(op), "after", None, self.point(op).occurrence),
-                    self.attempt,
-                )
-                for place in range(len(self.ranks))
-                if (other := self.following(cut, place)) is not None and other.rank != op.rank and self._possible(cut, other)
-            ]
-        )
+        following = [self.following(cut, place) for place in range(len(self.ranks))]
+        others = [one for one in following if one is not None and one.rank != op.rank and self._possible(cut, one)]
+        holds = [self._hold(other, op) for other in others]
         killing = self._killing(point, op.rank, survivors, patient=not alone)
         return (killing, *map(str, holds))
+
+    def _ordering(self, path: _Path | None) -> tuple[str, ...]:
+        """Holds that bring an order about where it is not the undisturbed run's: around syncs, which are what it matters for."""
+        if path is None or path.natural:
+            return ()
+        holds: dict[tuple[int, int], HoldFault] = {}
+        for place, sync in enumerate(path.operations):
+            if sync.operation != "fsync":
+                continue
+            for rank in self.ranks:
+                before = [op for op in path.operations[:place] if op.rank == rank and op.n > sync.n]
+                after = [op for op in path.operations[place:] if op.rank == rank and op.n < sync.n]
+                if rank != sync.rank and before:
+                    holds[sync.rank, sync.index] = self._hold(sync, before[-1])
+                if rank != sync.rank and after:
+                    holds[rank, after[0].index] = self._hold(after[0], sync)
+        return tuple(map(str, holds.values()))
+
+    def _hold(self, held: Operation, until: Operation) -> HoldFault:
+        point = self.point(until)
+        happened = OperationPoint(point.operation, point.pattern, "after", None, point.occurrence)
+        return HoldFault(Who((held.rank,)), self.point(held), until.rank, happened, self.attempt)
 
     def _killing(self, point: OperationPoint | StepPoint, rank: int | None, survivors: Survivors | None, *, patient: bool) -> str:
         if survivors is None:

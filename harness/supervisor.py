@@ -43,7 +43,7 @@ EXIT_GRACE_S = 10.0
 _DONE_GRACE_S = 30.0
 # While an operation is held, the other ranks are looked at so often; they wait for it if they did nothing at so many looks.
 _LOOK_S = 0.005
-_IDLE_LOOKS = 8
+_IDLE_LOOKS = 4
 # A directory up to this size is compared with its trace before a real power cut: reading it takes half a second, in which the
 # file system writes little by itself.
 _COMPARED_BYTES = 256 << 20

@@ -104,6 +104,24 @@ def test_power_is_cut_where_something_is_unsynced(barrier):
     assert all(state.lost for state in found.states)
 
 
+def test_a_sync_before_or_after_another_ranks_rename_leaves_other_states(tmp_path):
+    # Both ranks are done in either run; only where rank 0's sync came after the rename is the name durable.
+    def story(*first):
+        made = Story(tmp_path).do(1, "open", "shard.tmp", inode=20, created=True, mode=0o644)
+        calls = {0: (0, "fsync", ".", None), 1: (1, "rename", "shard.tmp", "shard")}
+        for rank in first:
+            owner, operation, path, to = calls[rank]
+            made.do(owner, operation, path, to, inode=1 if rank == 0 else 20)
+        return made.trace()
+
+    states = points_of([story(1, 0), story(0, 1)]).enumerate(kill=False).states
+    lost = [state for state in states if state.cut == (1, 2) and "shard.tmp" in state.tree]
+    assert len(lost) == 1
+    assert not lost[0].natural
+    # The order that it needs is part of what brings it about.
+    assert "hold rank 1 before rename shard.tmp until rank 0 fsync ." in lost[0].faults
+
+
 def test_a_write_is_torn_at_blocks(tmp_path):
     story = Story(tmp_path).do(0, "open", "big", inode=10, created=True).do(0, "write", "big", size=12_288, inode=10)
     found = points_of([story.trace(), story.trace()]).enumerate(power=False)
