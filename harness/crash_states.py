@@ -204,10 +204,13 @@ class Points:
             num_points += 1
             known: set[str] = set()
             for path in paths:
-                whole = self._state(cut, path.model.everything(), natural=path.natural, path=path)
-                if kill and whole.digest not in known:
-                    states.append(whole)
-                known.add(whole.digest)
+                tree = path.model.everything()
+                digest = self._contents.digest_of(tree)
+                if (
+                    kill and digest not in known
+                ):  # a second one only where ranks change the same name; mostly the order is no matter
+                    states.append(self._state(cut, tree, natural=path.natural, path=path if known else None))
+                known.add(digest)
                 if power and cut in seen:
                     variants = list(self._power_states(cut, path, known))
                     num_power += len(variants)
