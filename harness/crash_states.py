@@ -370,8 +370,8 @@ class Points:
             if sync.operation != "fsync":
                 continue
             for rank in self.ranks:
-                before = [op for op in path.operations[:place] if op.rank == rank and op.n > sync.n]
-                after = [op for op in path.operations[place:] if op.rank == rank and op.n < sync.n]
+                before = [op for op in path.operations[:place] if op.rank == rank and op.n > sync.n and _names_in(op, sync.path)]
+                after = [op for op in path.operations[place:] if op.rank == rank and op.n < sync.n and _names_in(op, sync.path)]
                 if rank != sync.rank and before:
                     holds[sync.rank, sync.index] = self._hold(sync, before[-1])
                 if rank != sync.rank and after:
@@ -405,6 +405,12 @@ class Points:
         """Right before an operation, in words that are valid in every run."""
         pattern = self._pattern(op)
         return OperationPoint(op.operation, pattern, "before", None, self.trace.occurrence(op, pattern))
+
+
+def _names_in(op: Operation, directory: str) -> bool:
+    """Whether an operation may change a name in a directory."""
+    changes = op.operation not in ("write", "fsync", "truncate", "chmod")
+    return changes and any((name.rpartition("/")[0] or ".") == directory for name in op.names)
 
 
 def _reported(event: Event) -> str:

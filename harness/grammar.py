@@ -50,7 +50,8 @@ bytes that holds the position; `swap` lets two files of one checkpoint change pl
 Numeric faults hit a *batch* (the count of batches over the whole job), not a step, because a skipped batch completes no step;
 they hit every attempt, and the uninterrupted run too: a bad batch is part of the data. A `power-cut` ends all ranks at once,
 and takes from the disk what was written and not synced (`harness.crash`). A `hold` makes an operation wait until another rank's
-has happened, or until all other ranks wait as well, which shows that something (a barrier) orders the two. `when others wait`
+has happened (if it has by then, the order is there already), or until all other ranks wait as well, which shows that something
+(a barrier) orders the two. `when others wait`
 makes a kill as patient: the rank stands at its operation until the other ranks have gone as far as they can (to a `hold`, or to
 a barrier).
 """

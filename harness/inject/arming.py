@@ -160,8 +160,11 @@ class Injector:
                 continue
             self._seen[index, operation.rank] += 1
             already = self._seen[-1 - index, fault.until_rank] >= fault.until.occurrence
-            if self._seen[index, operation.rank] == fault.point.occurrence and not already:
-                self._actions.fired(fault, operation.rank, operation=operation.call.operation, path=names[-1])
+            if self._seen[index, operation.rank] != fault.point.occurrence:
+                continue
+            # Where the other rank went first by itself, the order that is asked for is there already.
+            self._actions.fired(fault, operation.rank, operation=operation.call.operation, path=names[-1], held=not already)
+            if not already:
                 found = _Held(operation, fault)
         if found is None and (operation.rank == self._last_rank or self._patient_kill(operation, names)):
             found = _Held(operation, None)

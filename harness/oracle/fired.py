@@ -52,7 +52,7 @@ def unfired(run: Run) -> list[Finding]:
                     continue
                 what = f"fired, but {wrong[0]}" if wrong else "did not fire"
                 if not wrong and isinstance(fault, HoldFault):
-                    what += f": rank {fault.until_rank} went first by itself, or the operation to hold never came"
+                    what += ": the operation to hold never came"
                 if not wrong and (eclipsed := attempt.of("eclipsed", fault=str(fault))):
                     what += f": the call that it was for was answered by '{eclipsed[0].get('by')}' (choose another occurrence)"
                 message = f"'{fault}' {what}, in attempt {plan.index}"
