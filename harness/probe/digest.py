@@ -75,11 +75,11 @@ def components_of(training: Training) -> dict[str, Component]:
     return {name: component for name, component in found.items() if component.tensors or component.rest is not None}
 
 
-def digest_components(training: Training) -> dict[str, str]:
-    """Return the digest of every component; of what is split over the ranks, the part of this rank is taken."""
+def digest_components(components: Mapping[str, Component]) -> dict[str, str]:
+    """Return the digest of every component (`components_of`); of what is split over the ranks, this rank's part is taken."""
     return {
         name: digest_value([{n: [t.shape, t.start, t.values] for n, t in component.tensors.items()}, component.rest])
-        for name, component in components_of(training).items()
+        for name, component in components.items()
     }
 
 

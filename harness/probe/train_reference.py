@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from harness.probe.digest import digest_components
+from harness.probe.digest import components_of, digest_components
 from harness.probe.event_log import EventLog, format_float
 from harness.probe.numeric import VARIABLE as NUMERIC_VARIABLE
 from harness.probe.numeric import NumericFault, apply_numeric_faults, parse_numeric_faults
@@ -84,8 +84,9 @@ class ProbeHooks(TrainingHooks):
     def state(self, moment: Literal["save", "load", "end"], training: Training) -> None:
         """Record the digest of every component."""
         if self._log is not None:
-            digests = digest_components(training)
-            self._write("state", moment=moment, step=training.state.step, digests=digests, **whole_digests(training))
+            components = components_of(training)
+            whole = whole_digests(components, shared_rng=training.config.rng_scope == "global")
+            self._write("state", moment=moment, step=training.state.step, digests=digest_components(components), **whole)
 
     def logits(self, logits: Tensor, batch: int) -> Tensor:
         """Plant the numeric faults of this batch."""

@@ -11,28 +11,34 @@ it is meant for what is forgotten and mixed up, not for what is done on purpose.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+
 import numpy as np
 import torch
 
-from harness.probe.digest import components_of, digest_value
-from harness.reference.state import Training
+from harness.probe.digest import Component, digest_value
 from harness.reference.tensors import LocalTensor
 
 _MODULUS = 2**64
+_Numbers = np.ndarray[tuple[int], np.dtype[np.uint64]]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-def whole_digests(training: Training) -> dict[str, dict[str, str]]:
+def whole_digests(components: Mapping[str, Component], *, shared_rng: bool) -> dict[str, dict[str, str]]:
     """Return `common` and `own`: component → hex of 64 bits; changes nothing and exchanges nothing.
+
+    Args:
+        components: What the job consists of (`harness.probe.digest.components_of`).
+        shared_rng: Whether all ranks draw from the same streams, which then are a part of the whole.
 
     Of an optimizer whose state is split by another scheme than the moments of `AdamW` (ZeRO-1), the master copy is left
     out: it is made of the model on every load.
     """
-    shared = training.config.rng_scope == "global"
     common: dict[str, int] = {}
     own: dict[str, int] = {}
-    for name, component in components_of(training).items():
-        if name.startswith("rng.") and not shared:
+    for name, component in components.items():
+        if name.startswith("rng.") and not shared_rng:
             continue
         common[name] = 0 if component.rest is None else int(digest_value(component.rest), 16)
         for tensor_name, tensor in component.tensors.items():
@@ -43,15 +49,27 @@ def whole_digests(training: Training) -> dict[str, dict[str, str]]:
 
 def sum_of(name: str, tensor: LocalTensor) -> int:
     """Return the sum over the elements that this rank holds, modulo 2^64."""
-    key = int(digest_value([name, str(tensor.values.dtype), list(tensor.shape)]), 16)
     size = tensor.values.element_size()
     flat = tensor.values.detach().cpu().contiguous()
     bits = flat.view(torch.uint8).numpy().view(_WORDS[size]).astype(np.uint64)
-    places = np.arange(tensor.start, tensor.start + len(bits), dtype=np.uint64) + np.uint64(key)
-    return int(_mixed(_mixed(places) ^ bits).sum(dtype=np.uint64))
+    # Small tensors, of which a job has many, are in the same places at every save.
+    places = _kept_places if len(bits) <= _KEPT_ELEMENTS else _places
+    return int(
+        _mixed(places(name, tensor.values.dtype, tuple(tensor.shape), tensor.start, len(bits)) ^ bits).sum(dtype=np.uint64)
+    )
 
 
-def _mixed(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+def _places(name: str, dtype: torch.dtype, shape: tuple[int, ...], start: int, number: int) -> _Numbers:
+    """One number for each element of a stretch of a tensor, made of all that tells it from any other."""
+    key = int(digest_value([name, str(dtype), list(shape)]), 16)
+    return _mixed(np.arange(start, start + number, dtype=np.uint64) + np.uint64(key))
+
+
+_KEPT_ELEMENTS = 1 << 14
+_kept_places = lru_cache(maxsize=1024)(_places)
+
+
+def _mixed(numbers: _Numbers) -> _Numbers:
     """Spread every bit of each number over all of its 64.
 
     Source: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, 2014 (the finalizer of SplitMix64).

@@ -9,6 +9,7 @@ import torch
 from test_reference_parallel import batches_of, same, whole_of
 
 from harness.oracle.whole import views
+from harness.probe.digest import components_of
 from harness.probe.whole import whole_digests
 from harness.reference.amp import take_step
 from harness.reference.config import TrainConfig
@@ -47,7 +48,7 @@ def save_in_all_formats(world: World, parallelism: str, out: Path):
         assert load_format(config_of(parallelism, name, out)).save(training, path)
     live = live_tensors(training)
     pieces = [(piece.name, piece.start, piece.values.numel()) for piece in own_pieces(live, world.rank, world.world_size)]
-    return whole_of(training), pieces, whole_digests(training)
+    return whole_of(training), pieces, whole_digests(components_of(training), shared_rng=training.config.rng_scope == "global")
 
 
 def load_each(world: World, parallelism: str, out: Path, sources: list[tuple[str, str]]):
@@ -60,7 +61,7 @@ def load_each(world: World, parallelism: str, out: Path, sources: list[tuple[str
             tensor.values.fill_(7)
         load_format(config_of(parallelism, name, out)).load(training, place(out, source, name))
         assert training.state.batch == 2
-        digests = whole_digests(training)
+        digests = whole_digests(components_of(training), shared_rng=training.config.rng_scope == "global")
         own = {
             n: t.values.view(t.shape).clone() for n, t in live_tensors(training).items() if n.startswith("model.") and t.is_whole
         }

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from harness.probe.digest import digest_components, digest_value
+from harness.probe.digest import components_of, digest_components, digest_value
 from harness.reference.config import TrainConfig
 from harness.reference.loop import build_training
 from harness.reference.world import World
@@ -56,14 +56,14 @@ def test_what_cannot_be_told_is_refused():
 
 def test_a_job_has_the_components_of_the_contract_and_a_digest_changes_nothing():
     training = build_training(TrainConfig(precision="fp16"), World())
-    first = digest_components(training)
+    first = digest_components(components_of(training))
     assert set(first) == {
         "model", "optimizer", "scheduler", "scaler", "rng.python", "rng.numpy", "rng.torch", "rng.noise", "data",
         "counters", "counters.loss_history",
     }  # fmt: skip
-    assert digest_components(training) == first
-    assert "scaler" not in digest_components(build_training(TrainConfig(), World()))
-    more = digest_components(build_training(TrainConfig(model="mlp", ema=0.9, precision="fp16"), World()))
+    assert digest_components(components_of(training)) == first
+    assert "scaler" not in digest_components(components_of(build_training(TrainConfig(), World())))
+    more = digest_components(components_of(build_training(TrainConfig(model="mlp", ema=0.9, precision="fp16"), World())))
     assert set(more) == {*first, "buffers", "ema"}
 
 
@@ -84,7 +84,7 @@ def test_a_job_has_the_components_of_the_contract_and_a_digest_changes_nothing()
 )
 def test_each_change_shows_in_its_own_component(component):
     training = build_training(TrainConfig(model="mlp", ema=0.9), World())
-    before = digest_components(training)
+    before = digest_components(components_of(training))
     parameter = next(training.model.parameters())
     changes = {
         "model": lambda: parameter.data.add_(1),
@@ -99,16 +99,16 @@ def test_each_change_shows_in_its_own_component(component):
         "counters.loss_history": lambda: training.state.loss_history.append(3.0),
     }
     changes[component]()
-    after = digest_components(training)
+    after = digest_components(components_of(training))
     assert {name for name in before if before[name] != after[name]} == {component}
 
 
 def test_the_order_of_the_data_and_the_skips_are_state_too():
     training = build_training(TrainConfig(sampler="random"), World())
-    before = digest_components(training)
+    before = digest_components(components_of(training))
     training.state.epoch_order = torch.Generator().get_state()
     training.state.amp.record(skipped=True)
-    after = digest_components(training)
+    after = digest_components(components_of(training))
     assert {name for name in before if before[name] != after[name]} == {"data", "counters"}
 
 
@@ -118,10 +118,10 @@ def test_swapped_moments_and_other_options_show():
     one, other = names["blocks.0.projection.weight"], names["blocks.1.projection.weight"]
     state = training.optimizer.state
     state[one]["exp_avg"].fill_(1)
-    before = digest_components(training)["optimizer"]
+    before = digest_components(components_of(training))["optimizer"]
     state[one], state[other] = state[other], state[one]
-    assert digest_components(training)["optimizer"] != before
+    assert digest_components(components_of(training))["optimizer"] != before
     state[one], state[other] = state[other], state[one]
-    assert digest_components(training)["optimizer"] == before
+    assert digest_components(components_of(training))["optimizer"] == before
     training.optimizer.param_groups[0]["weight_decay"] = 0.5
-    assert digest_components(training)["optimizer"] != before
+    assert digest_components(components_of(training))["optimizer"] != before

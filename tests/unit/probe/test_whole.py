@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from harness.probe.digest import components_of
 from harness.probe.whole import sum_of, whole_digests
 from harness.reference.config import TrainConfig
 from harness.reference.loop import build_training
@@ -44,8 +45,8 @@ def test_place_name_shape_dtype_and_every_bit_count():
 )
 def test_each_change_shows_in_its_own_component(component):
     training = build_training(TrainConfig(model="mlp", ema=0.9, precision="fp16", rng_scope="global"), World())
-    before = whole_digests(training)
-    assert whole_digests(training) == before
+    before = whole_digests(components_of(training), shared_rng=training.config.rng_scope == "global")
+    assert whole_digests(components_of(training), shared_rng=training.config.rng_scope == "global") == before
     assert before["own"] == {}
     parameter = next(training.model.parameters())
     changes = {
@@ -61,10 +62,10 @@ def test_each_change_shows_in_its_own_component(component):
         "rng.torch": lambda: torch.rand(1),
     }
     changes[component]()
-    after = whole_digests(training)
+    after = whole_digests(components_of(training), shared_rng=training.config.rng_scope == "global")
     assert {name for name in before["common"] if before["common"][name] != after["common"][name]} == {component}
 
 
 def test_streams_of_each_rank_are_left_out():
-    found = whole_digests(build_training(TrainConfig(rng_scope="rank"), World()))["common"]
+    found = whole_digests(components_of(build_training(TrainConfig(rng_scope="rank"), World())), shared_rng=False)["common"]
     assert not [name for name in found if name.startswith("rng")]
