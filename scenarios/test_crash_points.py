@@ -1,7 +1,7 @@
 """Every crash point of a save, and the power cut: the states are read off a recorded run, and each is given to a real resume.
 
-Here all states of one save in one file, a sample of a sharded one, and power cuts spelled out for every format. All states of
-every format, of the recovery, and with real file systems: tests/quality/test_crash_points.py, tests/process.
+Here a sample of the states, spread over all of a save, and power cuts spelled out for every format. All states of every format,
+of the recovery, and with real file systems: tests/quality/test_crash_points.py, tests/process.
 """
 
 from __future__ import annotations
@@ -22,15 +22,11 @@ def explored(workbench, folder, format, limit):
     return explore(recordings, recordings.recorded.trace.saves()[1], workbench, folder / "states", limit=limit)
 
 
-@pytest.mark.parametrize(("format", "limit"), [("single", None), ("sharded", 8)])
-def test_a_save_survives_a_crash_at_every_point(harness_workbench, tmp_path, format, limit):
+@pytest.mark.parametrize(("format", "limit"), [("single", 12), ("sharded", 6)])
+def test_a_save_survives_a_crash_wherever_it_comes(harness_workbench, tmp_path, format, limit):
     found = explored(harness_workbench, tmp_path, format, limit)
     assert (found.outcome, found.inconclusive, found.causes) == ("PASS", "", ())
-    assert found.left_out == 0
-    if limit is None:
-        assert sum(judged.num_states for judged in found.judged) == len(found.enumeration.states)
-    else:
-        assert found.num_resumes == limit
+    assert found.num_resumes == limit
 
 
 def commit(format):

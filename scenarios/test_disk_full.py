@@ -22,14 +22,12 @@ SHARDED = [
     f"mkdir {SAVE}",
     f"write {SAVE}/rank1.bin.tmp",
     f"fsync {SAVE}/rank1.bin.tmp",
-    f"open {SAVE}/manifest.json.tmp",
     f"write {SAVE}/manifest.json.tmp",
     f"rename {SAVE}/manifest.json",
 ]
 DCP = [
     f"mkdir {SAVE}",
     f"write {SAVE}/__1_*",
-    f"fsync {SAVE}/__1_*",
     f"rename {SAVE}/.metadata",
     f"rename {SAVE}/manifest.json",
 ]
