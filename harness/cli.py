@@ -211,7 +211,7 @@ def doctor() -> int:
 )
 @click.option("--states", default=None, type=click.IntRange(1), help="Crash states of a save to explore. [default: all]")
 @click.option("--defects", is_flag=True, help="Instead: run every planted defect and the healthy jobs, print the two rates.")
-@click.option("--everything", is_flag=True, help="With --defects: all combinations of healthy settings (an hour or more).")
+@click.option("--everything", is_flag=True, help="With --defects: all combinations of healthy settings (half an hour or more).")
 def bench(
     json_file: Path | None, cases: int, cold_cases: int, save_width: int, states: int | None, defects: bool, everything: bool
 ) -> int:

@@ -114,7 +114,8 @@ def _case(defect: str, **more: Any) -> Scenario:
     return job(**{**settings, **_CASES.get(defect, {}), **more})
 
 
-# What a healthy job can be made of. Each value is tried with each value of every other setting at least once.
+# What a healthy job can be made of. Each value is tried with each value of every other setting at least once; the last two, which
+# change the data and not the training, are not multiplied out with the rest.
 CHOICES: dict[str, tuple[Any, ...]] = {
     "format": ("single", "sharded", "dcp", "dcp-async", "safetensors"),
     "parallelism": ("ddp", "zero1", "fsdp2"),
@@ -131,14 +132,22 @@ def healthy(*, everything: bool = False) -> list[Scenario]:
     """Healthy jobs that are killed and must resume exactly.
 
     Args:
-        everything: all combinations of `CHOICES` instead of a set in which every two values meet.
+        everything: all combinations of format, parallelism, ranks, precision, accumulation and recompute, with the ways to
+            load the data in turn, instead of a set in which every two values of `CHOICES` meet.
     """
     names = list(CHOICES)
-    rows = itertools.product(*CHOICES.values()) if everything else covering_rows(list(CHOICES.values()))
+    rows = _all_rows() if everything else covering_rows(list(CHOICES.values()))
     plain = [_healthy(dict(zip(names, row, strict=True))) for row in rows]
     # The model with buffers and an average has no layers to compute again, so it stands apart.
     others = zip(FORMATS, itertools.cycle(CHOICES["parallelism"]), strict=False)
     return plain + [_healthy({"format": name, "parallelism": split, "ranks": 2, **_MLP}) for name, split in others]
+
+
+def _all_rows() -> Iterator[tuple[Any, ...]]:
+    *trained, samplers, workers = CHOICES.values()
+    loading = itertools.cycle(itertools.product(samplers, workers))
+    for row, loads in zip(itertools.product(*trained), loading, strict=False):
+        yield (*row, *loads)
 
 
 def _healthy(choice: Mapping[str, Any]) -> Scenario:
