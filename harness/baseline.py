@@ -8,11 +8,13 @@ versions, source of the reference trainer, processor. Workers of a test session 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import platform
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -64,6 +66,8 @@ def golden_scenario(scenario: Scenario) -> Scenario:
         "max_attempts": 1,
     }
     workload = scenario.workload
+    if isinstance(workload, Command) and workload.probe:
+        changes["launch"] = "cold"  # as the user starts it
     if isinstance(workload, Reference):
         changes["launch"] = "warm"
         if scenario.compare_with == "plain":
@@ -81,18 +85,24 @@ def cache_key(scenario: Scenario) -> str:
         "scenario": golden_scenario(scenario).model_dump(mode="json", exclude={"name", "tolerance", "deadline_s"}),
         "versions": versions(),
         "source": _source_digest(),
+        "command": _files_of(scenario.workload) if isinstance(scenario.workload, Command) else None,
         "machine": [platform.machine(), _processor(), platform.release()],
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:20]
 
 
-def obtain(scenario: Scenario, cache: Path, launcher: Launcher) -> tuple[Baseline, Path]:
+Again = Callable[[Path], tuple[Scenario, Launcher]]
+
+
+def obtain(scenario: Scenario, cache: Path, launcher: Launcher, again: Again | None = None) -> tuple[Baseline, Path]:
     """The baseline of a scenario, from the cache or by running it twice.
 
     Args:
         scenario: whose uninterrupted run is wanted.
         cache: directory of all baselines; made if it is missing.
         launcher: how the ranks are started.
+        again: given the first run's logs, another way to start the second one. Where that cannot be started, or its numbers are
+            others, the second is started like the first, and the baseline says why.
 
     Returns:
         The baseline and the directory that it is stored in.
@@ -105,24 +115,45 @@ def obtain(scenario: Scenario, cache: Path, launcher: Launcher) -> tuple[Baselin
     with FileLock(cache / f"{target.name}.lock", timeout=_LOCK_S):
         if not (target / "baseline.json").is_file():
             shutil.rmtree(target, ignore_errors=True)
-            _make(golden_scenario(scenario), target, launcher)
+            _make(golden_scenario(scenario), target, launcher, again)
     return read_baseline(target), target
 
 
-def _make(scenario: Scenario, target: Path, launcher: Launcher) -> None:
+def _make(scenario: Scenario, target: Path, launcher: Launcher, again: Again | None) -> None:
     plan = make_plan(scenario)
     # Beside the target, on the same file system, so that the finished baseline appears in one rename.
     work = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=target.parent))
     try:
-        runs = [_run_once(plan, work / name, launcher) for name in ("first", "second")]
-        unstable = first_difference(runs[0], runs[1])
-        facts = {"world_size": scenario.world_size(0), "unstable": unstable}
+        first = _run_once(plan, work / "first", launcher)
+        facts: dict[str, object] = {"world_size": scenario.world_size(0), "other_launch": "" if again else "it was not tried"}
+        other = _run_otherwise(scenario, first, work, again) if again else ""
+        if isinstance(other, str):
+            facts["other_launch"] = other
+            other = _compare(scenario, first, _run_once(plan, work / "second", launcher))
         golden = work / "golden"
         shutil.copytree(work / "first" / "attempt-000", golden)
-        (golden / "baseline.json").write_text(json.dumps(facts))
+        (golden / "baseline.json").write_text(json.dumps(facts | other))
         golden.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _run_otherwise(scenario: Scenario, first: dict[int, RankLog], work: Path, again: Again) -> dict[str, object] | str:
+    """What the comparison with a run that was started otherwise says; in words, why it cannot be used."""
+    try:
+        changed, launcher = again(work / "first" / "attempt-000")
+        second = _run_once(make_plan(changed), work / "otherwise", launcher)
+    except (LaunchError, UsageError) as error:
+        return str(error)
+    found = _compare(scenario, first, second)
+    return str(found["unstable"]) or found
+
+
+def _compare(scenario: Scenario, first: dict[int, RankLog], second: dict[int, RankLog]) -> dict[str, object]:
+    # A generator that a foreign trainer has not seeded is another one in every run, and nothing follows from it.
+    probed = isinstance(scenario.workload, Command) and scenario.workload.probe
+    noise = noisy_components(first, second) if probed else frozenset()
+    return {"unstable": first_difference(first, second, noise), "noise": sorted(noise)}
 
 
 def _run_once(plan: Plan, path: Path, launcher: Launcher) -> dict[int, RankLog]:
@@ -148,12 +179,22 @@ def _why_not(attempt: Path, logs: dict[int, RankLog], plan: Plan) -> str:
     )
 
 
-def first_difference(first: dict[int, RankLog], second: dict[int, RankLog]) -> str:
-    """Where two runs that should be identical differ, in words; empty if they do not."""
+def noisy_components(first: dict[int, RankLog], second: dict[int, RankLog]) -> frozenset[str]:
+    """The components whose digests differ between two runs whose batches may be equal all the same."""
+    found: set[str] = set()
+    for rank in first.keys() & second.keys():
+        for one, other in zip(first[rank].of("state"), second[rank].of("state"), strict=False):
+            a, b = one.get("digests") or {}, other.get("digests") or {}
+            found |= {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
+    return frozenset(found)
+
+
+def first_difference(first: dict[int, RankLog], second: dict[int, RankLog], noise: frozenset[str] = frozenset()) -> str:
+    """Where two runs that should be identical differ, but for noise, in words; empty if they do not."""
     if first.keys() != second.keys():
         return f"ranks {sorted(first)} in the first run, {sorted(second)} in the second"
     for rank in first:
-        a, b = (_comparable(log) for log in (first[rank], second[rank]))
+        a, b = (_comparable(log, noise) for log in (first[rank], second[rank]))
         for one, other in zip(a, b, strict=False):
             if one != other:
                 field = next(key for key in one if one[key] != other[key])
@@ -164,16 +205,33 @@ def first_difference(first: dict[int, RankLog], second: dict[int, RankLog]) -> s
     return ""
 
 
-def _comparable(log: RankLog) -> list[dict[str, object]]:
+def _comparable(log: RankLog, noise: frozenset[str]) -> list[dict[str, object]]:
     # When a save that is written in the background is done is a matter of the disk: its report stands anywhere among the batches.
     said = [record for record in log.records if record["event"] != "start"]
     said.sort(key=lambda record: (record["event"], record.get("moment")) == ("save", "end"))
-    return [{key: record.get(key) for key in ("event", *_COMPARED)} for record in said]
+    plain = [{key: record.get(key) for key in ("event", *_COMPARED)} for record in said]
+    for record in plain:
+        if noise and isinstance(record["digests"], dict):
+            record["digests"] = {name: digest for name, digest in record["digests"].items() if name not in noise}
+    return plain
 
 
 def _short(value: object) -> str:
     number = parse_float(value)
     return f"{value} ({number:.6g})" if isinstance(value, str) and number == number else repr(value)[:120]
+
+
+_MOST_FILES = 5000
+
+
+def _files_of(workload: Command) -> list[tuple[str, int, int]]:
+    """The files that a command names, and the Python files beside them, by size and time of the last change."""
+    base = Path(workload.directory or ".")
+    named = [base / word for word in (*workload.command, *(workload.resume_command or ())) if "{" not in word]
+    files = {path for path in named if path.is_file() and path.stat().st_size < 1 << 24}
+    for script in [path for path in files if path.suffix == ".py"]:
+        files |= set(itertools.islice(script.resolve().parent.rglob("*.py"), _MOST_FILES))
+    return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
 
 
 @cache  # the warm server has loaded these files once as well; an edit during a session must not split the two

@@ -9,7 +9,7 @@ import importlib.util
 import json
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import baseline
@@ -17,7 +17,7 @@ from harness.errors import UsageError
 from harness.judge import judge
 from harness.launch.cold import ColdLaunch
 from harness.launch.connection import Launcher
-from harness.launch.warm import WarmLaunch
+from harness.launch.warm import SCRIPT_MODULES, WarmLaunch
 from harness.oracle.verdict import Verdict
 from harness.plan import make_plan
 from harness.scenario import Command, Scenario
@@ -33,15 +33,20 @@ class Workbench:
         runs: directory of all run directories.
         baselines: directory of the baseline cache.
         warm: the session's warm server.
+        modules: what the server imports beside torch, for a user's script.
     """
 
     runs: Path
     baselines: Path
     warm: WarmLaunch
+    modules: tuple[str, ...] = ()
 
     def launcher(self, scenario: Scenario) -> Launcher:
         """How the ranks of a scenario are started."""
-        return self.warm if scenario.launch == "warm" else ColdLaunch()
+        if scenario.launch != "warm":
+            return ColdLaunch()
+        foreign = isinstance(scenario.workload, Command) and scenario.workload.probe
+        return replace(self.warm, modules=(*SCRIPT_MODULES, *self.modules)) if foreign else self.warm
 
 
 def run_case(scenario: Scenario, bench: Workbench) -> tuple[Verdict, RunDirectory]:

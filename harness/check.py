@@ -24,6 +24,7 @@ from harness.power_check import RealCut, real_power_states
 from harness.scenario import Reference, Scenario
 from harness.sweep import Sweep, sweep
 from harness.trace import Operation, SaveWindow
+from harness.warming import choose_launch
 
 # A real cut takes some seconds, and shows one state of many.
 _REAL_POINTS = 8
@@ -47,6 +48,7 @@ class Request:
         errors: whether each operation fails once.
         jobs: resumes at a time.
         budget_s: seconds for everything; None for no limit.
+        launch: how a command is started: `auto`, `warm` or `cold`.
     """
 
     scenario: Scenario
@@ -60,6 +62,7 @@ class Request:
     errors: bool = False
     jobs: int = 1
     budget_s: float | None = None
+    launch: Literal["auto", "warm", "cold"] = "auto"
 
     @property
     def modelled(self) -> bool:
@@ -137,8 +140,11 @@ def check(request: Request, bench: Workbench, folder: Path, say: Say, progress: 
     """
     began = time.monotonic()
     until = None if request.budget_s is None else began + request.budget_s
+    scenario, bench, started = choose_launch(request.scenario, bench, request.launch)
+    if started:
+        say(started)
     say("recording the job, once undisturbed and once with each writing rank last")
-    recordings = exploring.record(request.scenario, bench, folder)
+    recordings = exploring.record(scenario, bench, folder)
     recorded_s = time.monotonic() - began
     parts = list(_Parts(request, recordings, bench, folder, until, say, progress).all())
     return Check(request, tuple(parts), recorded_s, time.monotonic() - began, recordings)

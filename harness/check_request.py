@@ -17,6 +17,8 @@ from harness.scenario import FORMATS, Command, Reference, Scenario
 # The smallest job that shows everything: three saves (one stands before the attacked one, one comes after it), in the second of
 # two epochs, with a rotation after each; a small model, whose files are still several writes.
 REFERENCE = {"steps": 3, "save_every": 1, "keep_last": 1, "batches_per_epoch": 2, "width": 16}
+# As torchrun and accelerate are told.
+_NUMBER_OF_RANKS = re.compile(r"--(?:nproc|num)[-_](?:per[-_]node|processes)[= ]([1-9][0-9]{0,2})(?= |$)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -44,6 +46,7 @@ def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> R
         interleave=options["interleavings"],
         damage=options["damage"],
         errors=options["errors"],
+        launch=options["launch"],
         jobs=_default_jobs() if options["jobs"] is None else _whole(options["jobs"], "--jobs", "a number from 1", found),
         budget_s=None if options["budget"] is None else _duration(options["budget"], found),
     )
@@ -67,7 +70,7 @@ def _default_jobs() -> int:
 
 
 def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Scenario:
-    ranks = _whole(options["world_size"], "--world-size", "a number of ranks from 1", problems)
+    ranks = _ranks(options, problems)
     steps = None if options["steps"] is None else _whole(options["steps"], "--steps", "a number of batches from 1", problems)
     seed = _whole(options["seed"], "--seed", "a whole number", problems, least=0)
     workload: dict[str, Any] | Command
@@ -78,7 +81,7 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
         workload = {"kind": "reference"}
     elif command:
         # As for any program that is given to another one to run: where the user stands.
-        workload = {"kind": "command", "command": command, "directory": os.getcwd()} | ({"steps": steps} if steps else {})  # noqa: PTH109
+        workload = {"kind": "command", "command": command, "directory": os.getcwd(), "probe": True} | ({"steps": steps} if steps else {})  # noqa: PTH109
         if options["defect"]:
             problems.append("--defect plants a defect in the reference trainer; expected --reference FORMAT with it")
     else:
@@ -90,7 +93,19 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
     if problems:  # what follows would only say the same again
         return Scenario.model_construct(name=name, workload=Reference())
     launch = "cold" if command else "warm"
-    return Scenario.build({"name": name, "workload": workload, "world_sizes": (ranks,), "seed": seed, "launch": launch})
+    facts = {"name": name, "workload": workload, "world_sizes": (ranks,), "seed": seed, "launch": launch}
+    return Scenario.build(facts)
+
+
+def _ranks(options: Mapping[str, Any], problems: list[str]) -> int:
+    """As asked for; else two, or as many as the command says that it makes."""
+    if options["world_size"] is not None:
+        return _whole(options["world_size"], "--world-size", "a number of ranks from 1", problems)
+    command = [word.replace("{world_size}", "2") for word in options["command"]]
+    if not command:
+        return 2
+    said = _NUMBER_OF_RANKS.search(" ".join(command))
+    return int(said[1]) if said else 1
 
 
 def _short(command: Sequence[str]) -> str:

@@ -76,7 +76,7 @@ def replay(file: Path, out: Path, json_file: Path | None) -> int:
 
 @cli.command(name="check", context_settings={"ignore_unknown_options": False})
 @click.option("--reference", "format", default=None, metavar="FORMAT", help="Check the reference trainer, saving in this format.")
-@click.option("--world-size", default="2", show_default=True, help="Number of ranks.")
+@click.option("--world-size", default=None, help="Number of ranks. [default: what the command says; 2 for --reference]")
 @click.option("--steps", default=None, help="Batches of the whole job. [default: 3 for --reference]")
 @click.option("--save", default="2", show_default=True, help="Which save of the job is attacked: a number from 1, or all.")
 @click.option("--crash-points", default="all", show_default=True, help="all, or a number: a sample of that many crash states.")
@@ -97,6 +97,13 @@ def replay(file: Path, out: Path, json_file: Path | None) -> int:
 @click.option("--defect", multiple=True, metavar="NAME", help="Plant a defect in the reference trainer, to see it found.")
 @click.option("--seed", default="0", show_default=True, help="Of the training job.")
 @click.option("--jobs", default=None, help="Resumes at a time. [default: one more than the processors]")
+@click.option(
+    "--launch",
+    type=click.Choice(["auto", "warm", "cold"]),
+    default="auto",
+    show_default=True,
+    help="How a command is started: warm, from a preloaded process; cold, as it stands; auto, warm where that gives the same numbers.",
+)
 @click.option("--budget", default=None, help="Stop after so long: 90s, 10m, 2h.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where run directories go.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the result as JSON.")
@@ -104,10 +111,10 @@ def replay(file: Path, out: Path, json_file: Path | None) -> int:
 def check_command(json_file: Path | None, out: Path, **options: Any) -> int:
     """Records a job once, then gives every state that a crash of its saves can leave to a real resume, and judges it.
 
-    The job is the reference trainer, or a COMMAND that writes the event log (docs/event-log.md); {ckpt} in it is the checkpoint
-    directory. Exit code: 0 nothing found, 1 something, 3 where not all could be judged.
+    The job is the reference trainer, or any COMMAND that trains with PyTorch and, started again, goes on where it was; {ckpt} in
+    it is the checkpoint directory. Exit code: 0 nothing found, 1 something, 3 where not all could be judged.
 
-    Example: harness check --crash-points all --reference sharded
+    Example: harness check --crash-points 20 -- torchrun --nproc-per-node 2 train.py --out {ckpt}
     """
     from harness.case import Workbench
     from harness.check import check
@@ -134,7 +141,7 @@ def check_command(json_file: Path | None, out: Path, **options: Any) -> int:
 
 @cli.command(name="trace")
 @click.option("--reference", "format", default=None, metavar="FORMAT", help="Trace the reference trainer, saving in this format.")
-@click.option("--world-size", default="2", show_default=True, help="Number of ranks.")
+@click.option("--world-size", default=None, help="Number of ranks. [default: what the command says; 2 for --reference]")
 @click.option("--steps", default=None, help="Batches of the whole job. [default: 3 for --reference]")
 @click.option("--once", is_flag=True, help="Run the job once only: nothing is learnt of which order is enforced.")
 @click.option("--defect", multiple=True, metavar="NAME", help="Plant a defect in the reference trainer.")

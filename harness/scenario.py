@@ -96,16 +96,19 @@ class Reference(_Model):
 
 
 class Command(_Model):
-    """Any command that trains and writes the event log (docs/event-log.md).
+    """Any command that trains; it writes the event log (docs/event-log.md) by itself, or `probe` is set.
 
     `{ckpt}`, `{world_size}`, `{init_method}` and `{python}` in a word are filled in at launch. The command is started
     once per attempt and makes its own ranks (as `torchrun` does), in `directory` (absolute), or else in the attempt's own.
+    With `probe`, every Python process of it is watched from inside (`harness.probe.injected`) and writes the log without
+    knowing; a command that writes its log itself may have it too.
     """
 
     kind: Literal["command"] = "command"
     command: tuple[Text, ...] = Field(min_length=1)
     resume_command: tuple[Text, ...] | None = Field(None, min_length=1)
     directory: Text | None = Field(None, pattern="^/")
+    probe: bool = False
     steps: int | None = Field(None, ge=1)
     save_every: int | None = Field(None, ge=1)
 

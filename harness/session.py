@@ -51,10 +51,11 @@ class Session:
 
     def close(self) -> None:
         """Ends the warm server and removes the directory. Called by the owner; a killed owner has the server do it."""
-        address = WarmLaunch(self.directory, self.owner).address
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(_GOODBYE_S)
-            connection.connect(str(address))
-            connection.send(b"quit")
-            connection.recv(1)  # end of file: the server has gone
+        addresses = [path for path in self.directory.glob("warm*") if path.is_socket()] if self.directory.is_dir() else []
+        for address in addresses:
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.settimeout(_GOODBYE_S)
+                connection.connect(str(address))
+                connection.send(b"quit")
+                connection.recv(1)  # end of file: the server has gone
         shutil.rmtree(self.directory, ignore_errors=True)

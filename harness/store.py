@@ -177,7 +177,7 @@ class Batch:
     tag: str
     reason: str | None
     loss: float
-    global_loss: float
+    global_loss: float | None
     scale: float | None
     samples: tuple[int, ...]
     parameters_finite: bool
@@ -196,7 +196,7 @@ class Batch:
             tag=str(record["tag"]),
             reason=record.get("reason"),
             loss=parse_float(record["loss"]),
-            global_loss=parse_float(record["global_loss"]),
+            global_loss=None if record["global_loss"] is None else parse_float(record["global_loss"]),
             scale=None if record.get("scale") is None else parse_float(record["scale"]),
             samples=tuple(int(index) for index in record.get("samples", ())),
             parameters_finite=bool(record.get("parameters_finite", True)),
@@ -308,11 +308,16 @@ class Baseline:
         world_size: number of ranks it ran on.
         ranks: event log per rank.
         unstable: empty if the two golden runs were identical, else the first difference in words.
+        noise: components whose digests differed between the two, such as a generator that nobody has seeded, although all
+            batches were equal.
+        other_launch: why the second run was not started in the faster way, in words; "" where it was, or none was asked for.
     """
 
     world_size: int
     ranks: dict[int, RankLog]
     unstable: str = ""
+    noise: frozenset[str] = frozenset()
+    other_launch: str = ""
 
 
 def read_rank_logs(path: Path) -> dict[int, RankLog]:
@@ -323,7 +328,23 @@ def read_rank_logs(path: Path) -> dict[int, RankLog]:
         if number.isdecimal():
             records, problems = read_records(file)
             logs[int(number)] = RankLog(int(number), records, problems)
+    _fill_global_losses(logs)
     return dict(sorted(logs.items()))
+
+
+def _fill_global_losses(logs: dict[int, RankLog]) -> None:
+    """Where ranks know only their own loss, the mean over all of them, of the batches that all of them have done."""
+    open_records: dict[object, list[Record]] = {}
+    for log in logs.values():
+        for record in log.of("batch"):
+            if "global_loss" in record and record["global_loss"] is None:
+                open_records.setdefault(record.get("batch"), []).append(record)
+    sizes = [record.get("world_size") for log in logs.values() for record in log.of("start")]
+    for records in open_records.values():
+        if sizes and len(records) == sizes[0]:
+            mean = math.fsum(parse_float(record.get("loss")) for record in records) / len(records)
+            for record in records:
+                record["global_loss"] = mean.hex() if math.isfinite(mean) else str(mean)
 
 
 def read_attempt(path: Path) -> AttemptRun:
@@ -357,7 +378,8 @@ def read_baseline(path: Path) -> Baseline:
     file = path / "baseline.json"
     try:
         facts = json.loads(file.read_bytes())
-        return Baseline(int(facts["world_size"]), read_rank_logs(path), str(facts["unstable"]))
+        noise = frozenset(map(str, facts.get("noise", ())))
+        return Baseline(int(facts["world_size"]), read_rank_logs(path), str(facts["unstable"]), noise, str(facts.get("other_launch", "")))
     except OSError as error:
         raise UsageError(
             [f"cannot read the baseline {file}: {error.strerror}; without it there is nothing to compare with"]

@@ -30,6 +30,7 @@ from harness.inject.recorder import Recorder
 from harness.launch.command import launch_spec
 from harness.launch.connection import Connection, Launcher
 from harness.launch.exits import Exit, classify
+from harness.launch.ports import reserved_port
 from harness.plan import AttemptPlan, Plan
 from harness.store import RecordWriter, RunDirectory, read_records
 from harness.trace import Trace, read_trace
@@ -151,7 +152,8 @@ class AttemptRunner:
         self._log.write("launched", index=attempt.index, world_size=attempt.world_size, launch=launch, faults=faults)
         connection = self._launcher.connect()
         try:
-            self._serve(connection, started)
+            with reserved_port() as port:
+                self._serve(connection, started, port)
         finally:
             connection.close()
             self._gate.close()
@@ -179,10 +181,11 @@ class AttemptRunner:
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
-    def _serve(self, connection: Connection, started: float) -> None:
+    def _serve(self, connection: Connection, started: float, port: int) -> None:
         reads, read_opens = needs_reads(self._attempt)
         disk = self._attempt.disk
-        spec = launch_spec(self._plan, self._attempt.index, self._attempt.world_size, self._folder, self._root, os.getpid())
+        attempt = self._attempt
+        spec = launch_spec(self._plan, attempt.index, attempt.world_size, self._folder, self._root, os.getpid(), port)
         spec = replace(
             spec,
             reads=reads,

@@ -7,22 +7,28 @@ trainer runs under all three.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from harness.fault import NumericFault
 from harness.launch.spec import LaunchSpec, ProcessSpec
+from harness.launch.understood import understand
 from harness.launch.warm import THREADS
 from harness.plan import Plan
 from harness.scenario import Command, Reference
 
 _MODULE = "harness.probe.train_reference"
+_SCRIPT = "harness.probe.run_script:main"
 # A name that does not resolve makes gloo wait for the resolver; every rank is on this machine.
+_INJECTED = Path(__file__).parents[1] / "probe" / "injected"
 _NETWORK = {"GLOO_SOCKET_IFNAME": "lo"}
 
 
-def launch_spec(plan: Plan, attempt: int, world_size: int, folder: Path, checkpoints: Path, supervisor: int) -> LaunchSpec:
+def launch_spec(
+    plan: Plan, attempt: int, world_size: int, folder: Path, checkpoints: Path, supervisor: int, port: int = 0
+) -> LaunchSpec:
     """The processes of one attempt.
 
     Args:
@@ -32,6 +38,7 @@ def launch_spec(plan: Plan, attempt: int, world_size: int, folder: Path, checkpo
         folder: the attempt's own directory: logs, output, rendezvous.
         checkpoints: the checkpoint directory.
         supervisor: process id of the harness.
+        port: where ranks meet that torchrun would have told a port.
     """
     workload = plan.scenario.workload
     values = {
@@ -46,15 +53,30 @@ def launch_spec(plan: Plan, attempt: int, world_size: int, folder: Path, checkpo
         **_NETWORK,
         **THREADS,
     }
+    processes: tuple[ProcessSpec, ...]
     if isinstance(workload, Command):
         words = workload.resume_command if attempt and workload.resume_command else workload.command
-        processes: tuple[ProcessSpec, ...] = (_launcher([fill(word, values) for word in words], environment, folder),)
+        environment |= _probe(folder, checkpoints) if workload.probe else {}
+        filled = [fill(word, values) for word in words]
+        warm = workload.probe and plan.scenario.launch == "warm"
+        processes = _programs(filled, environment, folder, attempt, port) if warm else (_launcher(filled, environment, folder),)
     elif plan.scenario.launch == "torchrun":
         processes = (_launcher(_torchrun(workload, plan.scenario.seed, values), environment, folder),)
     else:
         processes = tuple(_rank(plan, workload, rank, world_size, values, environment, folder) for rank in range(world_size))
     directory = (workload.directory if isinstance(workload, Command) else None) or str(folder)
     return LaunchSpec(processes=processes, directory=directory, supervisor=supervisor)
+
+
+def _probe(folder: Path, checkpoints: Path) -> dict[str, str]:
+    """What wakes the probe in every Python process; with the uninterrupted run's logs, where there are any yet."""
+    golden = folder.parent / "golden"
+    path = [str(_INJECTED), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "PYTHONPATH": os.pathsep.join(path),
+        "HARNESS_PROBE": str(checkpoints),
+        "HARNESS_PROBE_GOLDEN": str(golden) if (golden / "baseline.json").is_file() else "",
+    }
 
 
 def numeric_variable(faults: Sequence[NumericFault]) -> str:
@@ -73,6 +95,51 @@ def fill(word: str, values: dict[str, str]) -> str:
 
 def _launcher(words: list[str], environment: dict[str, str], folder: Path) -> ProcessSpec:
     return ProcessSpec(-1, tuple(words), "", environment, str(folder / "launcher.stdout"), str(folder / "launcher.stderr"))
+
+
+def _programs(
+    words: list[str], environment: dict[str, str], folder: Path, attempt: int, port: int
+) -> tuple[ProcessSpec, ...]:
+    """The processes that a command line would start, as forks of the preloaded one; the command itself if it is not understood."""
+    program = understand(words)
+    if program is None:
+        return (_launcher(words, environment, folder),)
+    return tuple(
+        ProcessSpec(
+            rank=rank,
+            arguments=program.words,
+            entry=_SCRIPT,
+            environment=environment | (torchrun_environment(rank, program.ranks, attempt, port) if program.ranks else {}),
+            stdout=str(folder / f"rank-{rank}.stdout"),
+            stderr=str(folder / f"rank-{rank}.stderr"),
+        )
+        for rank in range(program.ranks or 1)
+    )
+
+
+def torchrun_environment(rank: int, world_size: int, attempt: int, port: int) -> dict[str, str]:
+    """What torchrun tells a rank, of one machine.
+
+    Source: the documentation of torchrun, environment variables.
+    """
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": "default",
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "WORLD_SIZE": str(world_size),
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(max(attempt, 0)),
+        "TORCHELASTIC_RUN_ID": f"harness-{port}",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
 
 
 def _torchrun(workload: Reference, seed: int, values: dict[str, str]) -> list[str]:

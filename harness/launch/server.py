@@ -25,14 +25,18 @@ from harness.launch.warm import PAGES
 
 
 def preload(modules: list[str]) -> None:
-    """Imports the modules and prepares the heap for being shared by forks.
+    """Imports the modules and prepares the heap for being shared by forks; `?` before a name says that it may be missing.
 
     Raises:
-        ImportError: one of them is missing.
+        ImportError: one of the others is missing.
         RuntimeError: importing has started threads.
     """
     for module in modules:
-        importlib.import_module(module)
+        if module.startswith("?"):
+            with contextlib.suppress(Exception):
+                importlib.import_module(module[1:])
+        else:
+            importlib.import_module(module)
     # What exists now stays for ever; without this every fork's first collection would copy all of it.
     gc.collect()
     gc.freeze()

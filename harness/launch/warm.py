@@ -6,6 +6,7 @@ test session race for it) and shared by all.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import select
 import socket
@@ -20,6 +21,8 @@ from filelock import FileLock
 from harness.errors import LaunchError, UsageError
 from harness.launch.connection import Connection
 
+# What any script of a user's is run by.
+SCRIPT_MODULES = ("harness.probe.run_script", "torch", "torch.distributed", "torch._dynamo")
 # What the reference trainer, and most trainers, end up importing; measured with `sys.modules` after a run.
 MODULES = (
     "harness.probe.train_reference",
@@ -44,15 +47,19 @@ class WarmLaunch:
     Attributes:
         session: a directory that all processes of the session share; short, since a socket's name is.
         owner: process whose end ends the server.
+        modules: what the server imports; each choice of them has a server of its own.
     """
 
     session: Path
     owner: int
+    modules: tuple[str, ...] = MODULES
 
     @property
     def address(self) -> Path:
         """The server's socket."""
-        return self.session / "warm"
+        if self.modules == MODULES:
+            return self.session / "warm"
+        return self.session / f"warm-{hashlib.sha256(' '.join(self.modules).encode()).hexdigest()[:12]}"
 
     def connect(self) -> Connection:
         """A connection to a new keeper.
@@ -60,7 +67,7 @@ class WarmLaunch:
         Raises:
             LaunchError: the server could not be started; the text has its reason.
         """
-        with FileLock(self.session / "warm.lock", timeout=_PRELOAD_S + _CONNECT_S):
+        with FileLock(self.session / f"{self.address.name}.lock", timeout=_PRELOAD_S + _CONNECT_S):
             connection = self._try()
             if connection is None:
                 self._start()
@@ -92,7 +99,7 @@ class WarmLaunch:
                         str(self.address),
                         str(self.owner),
                         str(ready_write),
-                        *MODULES,
+                        *self.modules,
                     ],
                     env={**os.environ, **THREADS, **PAGES},
                     stdin=subprocess.DEVNULL,

@@ -46,7 +46,9 @@ class _Pair:
         pairs = [(self.expected.global_loss, self.found.global_loss)]
         if self.own:
             pairs.insert(0, (self.expected.loss, self.found.loss))
-        return [(abs(found - expected), expected, found) for expected, found in pairs]
+        # A rank that knows only its own loss has no global one of a batch that another rank did not end.
+        known = [(one, other) for one, other in pairs if one is not None and other is not None]
+        return [(abs(found - expected), expected, found) for expected, found in known]
 
     def beyond(self, tolerance: float) -> list[tuple[float, float, float]]:
         # Negated, so that NaN is beyond every tolerance.
@@ -107,7 +109,7 @@ def _first_difference(attempt: AttemptRun, pairs: list[_Pair], tolerance: float)
     number = different[0].found.batch
     here = [pair for pair in different if pair.found.batch == number]
     # The global mean is off on every rank; a rank whose own loss is off tells where it began.
-    pair = next((pair for pair in here if len(pair.beyond(tolerance)) == 2), here[0])
+    pair = next((pair for pair in here if len(pair.beyond(tolerance)) == len(pair.differences)), here[0])
     done = {p.found.batch for p in pairs}
     count = f"{len({p.found.batch for p in different})} of {len(done)} differ"
     where = _where(attempt, number, min(done))

@@ -1,0 +1,72 @@
+"""What the uninterrupted run was at each of its batches, to tell which of them a resumed process stands before.
+
+Responsible for: reading the logs of the uninterrupted run, and comparing. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+# What tells a step, the surest first: parameters alone stand still where the learning rate is 0.
+_MATCHES = (("model", "optimizer"), ("model",), ("optimizer",))
+
+
+@dataclass
+class Golden:
+    """Of one rank.
+
+    Attributes:
+        states: batches done → digest per component, before the next batch.
+        steps: batches done → optimizer updates done.
+        samples: batch → its samples.
+        saves: batches done → name of the checkpoint that was saved then.
+    """
+
+    states: dict[int, dict[str, str]] = field(default_factory=dict)
+    steps: dict[int, int] = field(default_factory=lambda: {0: 0})
+    samples: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    saves: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        """Batches of the whole run."""
+        return max(self.steps)
+
+    def position(self, digests: Mapping[str, str], samples: Sequence[int], opened: Sequence[str]) -> tuple[int, str]:
+        """Batches done, and by what that was told: components, "checkpoint", "data", or "nothing"."""
+        for components in _MATCHES:
+            found = [
+                done for done, state in self.states.items() if all(state.get(c) == digests.get(c, "absent") for c in components)
+            ]
+            if found:
+                return max(found), "+".join(components)
+        names = {name: done for done, name in sorted(self.saves.items())}
+        read = [names[name] for name in opened if name in names]
+        if read:
+            return read[-1], "checkpoint"
+        same = [batch for batch, those in self.samples.items() if samples and those == tuple(samples)]
+        return (same[0] - 1, "data") if same else (0, "nothing")
+
+
+def read_golden(folder: str, rank: int) -> Golden:
+    """Of this rank, or of rank 0 where there were fewer ranks. Raises: OSError, ValueError if it cannot be read."""
+    path = os.path.join(folder, f"rank-{rank}.jsonl")  # noqa: PTH118
+    if not os.path.exists(path):  # noqa: PTH110
+        path = os.path.join(folder, "rank-0.jsonl")  # noqa: PTH118
+    golden, done = Golden(), 0
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        for line in file:
+            record = json.loads(line)
+            event = record.get("event")
+            if event == "batch":
+                done = record["batch"]
+                golden.steps[done] = record["step"]
+                golden.samples[done] = tuple(record.get("samples", ()))
+            elif event == "state" and record.get("moment") in ("next", "end"):
+                golden.states.setdefault(done, record["digests"])
+            elif event == "save" and record.get("moment") == "end":
+                golden.saves[record.get("batch", done)] = record["checkpoint"]
+    return golden

@@ -1,0 +1,58 @@
+"""Calls a function right after a module has been imported, whoever imports it.
+
+Responsible for: staying invisible. A mere `find_spec` consumes nothing; the module's loader is its own again once it is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+_waiting: dict[str, list[Callable[[], None]]] = {}
+
+
+def when_imported(name: str, call: Callable[[], None]) -> None:
+    """Calls at once if the module is there already."""
+    if name in sys.modules:
+        call()
+        return
+    if not _waiting:
+        sys.meta_path.insert(0, _Finder())
+    _waiting.setdefault(name, []).append(call)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in _waiting:
+            return None
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(fullname, path, target)
+                if spec is not None:
+                    if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                        spec.loader = _Loader(spec.loader)
+                    return spec
+        return None
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, real: importlib.abc.Loader) -> None:
+        self._real = real
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._real
+        self._real.exec_module(module)
+        for call in _waiting.pop(module.__name__, []):
+            call()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._real, name)

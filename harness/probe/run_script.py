@@ -1,0 +1,74 @@
+"""A user's script in a fork of the preloaded process, as if an interpreter had just been started for it.
+
+Responsible for: what a script can see of how it was started: `sys.argv`, `sys.path`, `__main__`, unseeded generators; and for
+the probe, which an interpreter would have found on its path. What a script still sees is that modules are imported already;
+`harness check` therefore compares a warm run with a cold one before it trusts it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import os
+import random
+import runpy
+import sys
+import threading
+import types
+from pathlib import Path
+
+
+def main(arguments: list[str]) -> int:
+    """Runs `SCRIPT ARGUMENTS…` or `-m MODULE ARGUMENTS…`, and what an interpreter does at its end.
+
+    Args:
+        arguments: what follows the interpreter on the command line.
+
+    Returns:
+        The exit code.
+    """
+    code = 0
+    try:
+        _run(arguments)
+    except SystemExit as error:
+        code = _code_of(error)
+    except BaseException as error:  # noqa: BLE001  as the interpreter does: said, and not passed on
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+    atexit._run_exitfuncs()  # noqa: SLF001
+    return code
+
+
+def _code_of(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _run(arguments: list[str]) -> None:
+    sys.orig_argv[:] = [sys.executable, *arguments]
+    # The fork has its generators as the preloaded process had them; a new interpreter seeds them by chance.
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if os.environ.get("HARNESS_PROBE"):
+        sys.path.insert(0, str(Path(__file__).parent / "injected"))
+        import resume_probe  # type: ignore[import-not-found]  # noqa: PLC0415  as `sitecustomize` does
+
+        resume_probe.watch()
+    if arguments[0] == "-m":
+        sys.path.insert(0, str(Path.cwd()))
+        sys.argv[:] = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        return
+    script = arguments[0]
+    sys.argv[:] = arguments
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    module = types.ModuleType("__main__")
+    module.__file__ = script
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    exec(compile(Path(script).read_bytes(), script, "exec"), module.__dict__)  # noqa: S102  it is what is asked for

@@ -1,0 +1,62 @@
+"""How a user's command is started: from a preloaded process where that gives the same numbers, else as it stands.
+
+Responsible for: trying it once, beside a run as it stands, before it is trusted, and for saying which way was taken and why.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from harness import baseline
+from harness.case import Workbench, check_environment
+from harness.launch.cold import ColdLaunch
+from harness.launch.command import fill
+from harness.launch.connection import Launcher
+from harness.launch.understood import why_cold
+from harness.scenario import Command, Scenario
+
+
+def choose_launch(scenario: Scenario, bench: Workbench, launch: str = "auto") -> tuple[Scenario, Workbench, str]:
+    """Runs the job twice undisturbed (unless that is known already): once as it stands, once from the preloaded process.
+
+    Args:
+        scenario: the job.
+        bench: where it runs.
+        launch: `auto`; `cold`, as it stands; `warm`, from the preloaded process without a comparison.
+
+    Returns:
+        The scenario and the bench to go on with, and one line that says which way was taken; "" for the reference trainer.
+
+    Raises:
+        UsageError, LaunchError, CapabilityError: it could not be run.
+    """
+    workload = scenario.workload
+    if not isinstance(workload, Command) or not workload.probe:
+        return scenario, bench, ""
+    check_environment(scenario)
+    cold = scenario.model_copy(update={"launch": "cold"})
+    values = {"python": sys.executable, "world_size": str(scenario.world_size(0))}
+    why = "it was asked for" if launch == "cold" else why_cold([fill(word, values) for word in workload.command])
+    again = None if why else lambda folder: _preloaded(scenario, bench, folder)
+    found, folder = baseline.obtain(cold, bench.baselines, ColdLaunch(), again)
+    why = why or ("" if launch == "warm" else found.other_launch)
+    if why:
+        return cold, bench, f"every run is started as it stands: {why}"
+    said = "every run is started from a preloaded process"
+    said += "" if launch == "warm" else ", which gave the same losses and states as one as it stands"
+    return scenario.model_copy(update={"launch": "warm"}), replace(bench, modules=_imported(folder)), said
+
+
+def _preloaded(scenario: Scenario, bench: Workbench, folder: Path) -> tuple[Scenario, Launcher]:
+    warm = baseline.golden_scenario(scenario).model_copy(update={"launch": "warm"})
+    return warm, replace(bench, modules=_imported(folder)).launcher(warm)
+
+
+def _imported(folder: Path) -> tuple[str, ...]:
+    """What the job imports, by the probe's list of it; without one, torch alone is preloaded."""
+    file = folder / "imported.json"
+    # Optional: what one process has imported another may be unable to.
+    return tuple(f"?{name}" for name in json.loads(file.read_text())) if file.is_file() else ()
