@@ -105,12 +105,12 @@ def record(scenario: Scenario, bench: Workbench, folder: Path, *, once: bool = F
     """
     check_environment(scenario)
     _, golden = baseline.obtain(scenario, bench.baselines, bench.launcher(baseline.golden_scenario(scenario)))
-    recordings = record_runs(scenario, bench, folder, once=once)
-    shutil.copytree(golden, recordings.recorded.directory.golden)
-    return recordings
+    return record_runs(scenario, bench, folder, once=once, golden=golden)
 
 
-def record_runs(scenario: Scenario, bench: Workbench, folder: Path, *, once: bool = False) -> Recordings:
+def record_runs(
+    scenario: Scenario, bench: Workbench, folder: Path, *, once: bool = False, golden: Path | None = None
+) -> Recordings:
     """Runs a job undisturbed, and again with each writing rank made to come last, and records all of it.
 
     Args:
@@ -118,16 +118,18 @@ def record_runs(scenario: Scenario, bench: Workbench, folder: Path, *, once: boo
         bench: where it runs.
         folder: where the recordings go.
         once: only the undisturbed run.
+        golden: the golden run, which then stands beside each recording: whoever watches the job from inside knows by it.
 
     Raises:
         LaunchError, UsageError, CapabilityError: it could not be run.
     """
     # Names of one length: DCP writes the directory's own path into a checkpoint, and sizes are compared.
-    first = _record_once(scenario, bench, folder / "recorded-00", Recording())
+    first = _record_once(scenario, bench, folder / "recorded-00", Recording(), golden)
     writers = first.trace.ranks
     again = [] if once else [None] if len(writers) < 2 else writers
     others = [
-        _record_once(scenario, bench, folder / f"recorded-{number:02d}", Recording(last)) for number, last in enumerate(again, 1)
+        _record_once(scenario, bench, folder / f"recorded-{number:02d}", Recording(last), golden)
+        for number, last in enumerate(again, 1)
     ]
     return _compared(first, others)
 
@@ -141,9 +143,11 @@ def _compared(first: Recorded, others: Sequence[Recorded]) -> Recordings:
     return Recordings(first, traces, unstable, unseen, outside)
 
 
-def _record_once(scenario: Scenario, bench: Workbench, path: Path, recording: Recording) -> Recorded:
+def _record_once(scenario: Scenario, bench: Workbench, path: Path, recording: Recording, golden: Path | None) -> Recorded:
     plan = make_plan(scenario)
     directory = RunDirectory.create(path, plan)
+    if golden is not None:
+        shutil.copytree(golden, directory.golden)
     run_attempts(plan, directory, bench.launcher(scenario), recording=recording)
     return _read_recorded(scenario, directory, 0)
 
