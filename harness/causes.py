@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 from harness.crash import Change
 from harness.crash_states import CrashState, Cut
-from harness.oracle.verdict import Verdict, weight_of
+from harness.oracle.verdict import FELT_IN_NUMBERS, Verdict, weight_of
 from harness.trace import Operation, Order, Trace
 
 KEPT_PER_CAUSE = 3
 NAMED_AT_MOST = 3
+_FELT = max(map(weight_of, FELT_IN_NUMBERS))
 _FILE_SYNC, _DIRECTORY_SYNC = "no fsync of the file", "no fsync of its directory"
 
 
@@ -50,7 +51,8 @@ class Cause:
     """Why some states fail.
 
     Attributes:
-        sort: `gap` (a kill between two operations), `order` (a missing order of two ranks), `durability` (a missing sync).
+        sort: `gap` (a kill between two operations), `order` (a missing order of two ranks), `durability` (a missing sync), `resume`
+            (every resume is wrong, so the save's operations have no part in it).
         kind: the failure kind of the plainest state; `text` names others.
         component: what was lost or damaged there.
         text: the cause in words, to be read after "N states fail because".
@@ -105,7 +107,9 @@ def find_causes(judged: Sequence[Judged], trace: Trace, order: Order) -> list[Ca
         trace: the undisturbed run.
         order: which operations come in an enforced order.
     """
-    rows = [(state, one) for one in judged for state in one.members]
+    everything = [(state, one) for one in judged for state in one.members]
+    inexact = _inexact(everything)
+    rows = [row for row in everything if not any(row in statement.members for statement in inexact)]
     failing = [row for row in rows if row[1].verdict.outcome == "FAIL"]
     told = [row for row in failing if _is_told(row[1].verdict)]
     kills = [row for row in rows if row[0].survivors is None]
@@ -119,9 +123,28 @@ def find_causes(judged: Sequence[Judged], trace: Trace, order: Order) -> list[Ca
             statement = lossless.get((state.cut, -1, 0)) or alike.get(id(one))
             (powers if statement is None else statement.members).append((state, one))
     losses = _of_losses(powers, trace)
-    causes = [_cause_of_kills(statement, trace, order) for statement in _joined(statements)]
+    causes = [_cause_of_inexactness(statement) for statement in inexact]
+    causes += [_cause_of_kills(statement, trace, order) for statement in _joined(statements)]
     causes += [_cause_of_losses(statement) for statement in _with_told(losses, told)]
     return sorted(causes, key=lambda cause: -cause.num_states)
+
+
+def _inexact(rows: Sequence[tuple[CrashState, Judged]]) -> list[_Statement]:
+    """Where every resume from a checkpoint goes wrong in its numbers, the save's operations have no part in it."""
+    resumed = [row for row in rows if any(row[1].verdict.resumed_from)]
+    # A lost checkpoint weighs more than wrong numbers, and hides them.
+    if not all(one.verdict.outcome == "FAIL" and weight_of(one.verdict.kind or "") <= _FELT for _, one in resumed):
+        return []
+    by_component: dict[str, list[tuple[CrashState, Judged]]] = {}
+    for row in [row for row in resumed if row[1].verdict.kind in FELT_IN_NUMBERS]:
+        by_component.setdefault(row[1].verdict.component, []).append(row)
+    return [_Statement(members=members) for members in by_component.values()]
+
+
+def _cause_of_inexactness(statement: _Statement) -> Cause:
+    component = statement.members[0][1].verdict.component
+    what = "" if component == "none" else f": {component} is not what it was when that was saved"
+    return _cause("resume", f"no resume from a checkpoint is exact, wherever the crash comes{what}", statement, None, "")
 
 
 def _is_told(verdict: Verdict) -> bool:

@@ -97,9 +97,7 @@ def _launcher(words: list[str], environment: dict[str, str], folder: Path) -> Pr
     return ProcessSpec(-1, tuple(words), "", environment, str(folder / "launcher.stdout"), str(folder / "launcher.stderr"))
 
 
-def _programs(
-    words: list[str], environment: dict[str, str], folder: Path, attempt: int, port: int
-) -> tuple[ProcessSpec, ...]:
+def _programs(words: list[str], environment: dict[str, str], folder: Path, attempt: int, port: int) -> tuple[ProcessSpec, ...]:
     """The processes that a command line would start, as forks of the preloaded one; the command itself if it is not understood."""
     program = understand(words)
     if program is None:

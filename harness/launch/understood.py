@@ -68,7 +68,9 @@ def why_cold(words: Sequence[str]) -> str:
     program = understand(words)
     if program is None:
         return "it is no `python SCRIPT` or `torchrun SCRIPT` on one machine"
-    return "" if program.own_interpreter else f"{words[0]} is another Python than the one that runs the harness ({sys.executable})"
+    return (
+        "" if program.own_interpreter else f"{words[0]} is another Python than the one that runs the harness ({sys.executable})"
+    )
 
 
 def _python(words: list[str], own: bool) -> Program | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -315,3 +316,21 @@ def test_an_operation_in_words():
     assert phrase(last, ATOMIC) == "rank 0's last write of a.tmp"
     assert phrase(SHARDS.events[0], SHARDS) == "rank 0's write of step-*/rank0.tmp"
     assert phrase(ATOMIC.events[4], ATOMIC) == "rank 0's fsync of the checkpoint directory"
+
+
+def test_a_resume_that_is_never_exact_is_one_cause_and_no_matter_of_operations():
+    trace = trace_of((0, "write", "a.tmp"), (0, "rename", "a.tmp", "a"), (0, "write", "b.tmp"))
+    found = []
+    for cut, done in cuts_of(trace, Order.learn([trace])):
+        kind = "last-good-lost" if cut == (2,) else "diverged"
+        one = judged(state(trace, cut, done), kind)
+        found.append(replace(one, verdict=replace(one.verdict, resumed_from=(4,), component="optimizer")))
+    causes = {cause.sort: cause for cause in find_causes(found, trace, Order.learn([trace]))}
+    assert causes["resume"].num_states == 3
+    assert causes["resume"].text == (
+        "no resume from a checkpoint is exact, wherever the crash comes: optimizer is not what it was when that was saved"
+    )
+    assert causes["gap"].num_states == 1
+    # One resume that is right shows that it does depend on the operations.
+    found[0] = replace(found[0], verdict=replace(found[0].verdict, outcome="PASS", findings=()))
+    assert "resume" not in {cause.sort for cause in find_causes(found, trace, Order.learn([trace]))}
