@@ -215,7 +215,7 @@ class _Parts:
             limit=self.request.limit,
             progress=self.progress,
         )
-        return Part(name, states)
+        return Part(name, states, notes=recordings.recorded.trace.assumed[:3])
 
     def _cut_for_real(self, window: SaveWindow) -> Part:
         name = f"real power cuts during {window.name}, on {self.request.filesystem}"

@@ -81,7 +81,9 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
         workload = {"kind": "reference"}
     elif command:
         # As for any program that is given to another one to run: where the user stands.
-        workload = {"kind": "command", "command": command, "directory": os.getcwd(), "probe": True} | ({"steps": steps} if steps else {})  # noqa: PTH109
+        workload = {"kind": "command", "command": command, "directory": os.getcwd(), "probe": True} | (
+            {"steps": steps} if steps else {}
+        )  # noqa: PTH109
         if options["defect"]:
             problems.append("--defect plants a defect in the reference trainer; expected --reference FORMAT with it")
     else:

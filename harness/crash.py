@@ -184,6 +184,8 @@ class Model:
         elif operation.path.startswith("/") and target is not None:  # moved in; `Recorder` has said so
             node = self._new("file", operation.mode)
             self._by_inode[operation.inode] = node
+            if operation.data is not None:
+                self.durable.add(self._add(operation, "data", node, offset=0, data=operation.data).number)
             self._change_names(operation, node, ((target, new_name, node),), (target,))
         elif source is None or target is None or node is None:
             return

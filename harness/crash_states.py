@@ -399,6 +399,8 @@ class Points:
         return (self._killing(after, last.rank, survivors, patient=len(self.ranks) > 1),)
 
     def _pattern(self, op: Operation) -> str:
+        if op.path.startswith("/") and op.to is not None:  # moved in from elsewhere
+            return op.to
         return stable_pattern(op.path, *self._twins.get((op.rank, op.index), ()))
 
     def point(self, op: Operation) -> OperationPoint:

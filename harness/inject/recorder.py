@@ -172,7 +172,7 @@ class Recorder:
         except OSError as error:
             self._did(n, facts, error)
             raise
-        self._moved_in(operation)
+        self._moved_in(operation, facts)
         self._did(n, facts)
         operation.give(result)
 
@@ -184,7 +184,7 @@ class Recorder:
         """
         facts = _Facts(self._data)
         result = perform(operation, limit_bytes, facts)
-        self._moved_in(operation)
+        self._moved_in(operation, facts)
         self._did(n, facts)
         return result
 
@@ -200,10 +200,24 @@ class Recorder:
             fields["error"] = errno.errorcode.get(error.errno or 0, "EIO")
         self._log.write("did", n=n, **fields)
 
-    def _moved_in(self, operation: Operation) -> None:
-        if operation.call.operation in ("rename", "link") and operation.names[0] is None:
-            where = f"{operation.paths[0]} was written elsewhere and moved in as {operation.names[-1]}"
-            self.unfollowed(f"{where}: nobody saw what of it was synced")
+    def _moved_in(self, operation: Operation, facts: _Facts) -> None:
+        """A file that was written elsewhere: its content is looked at now; whether it was synced, nobody has seen."""
+        if operation.call.operation not in ("rename", "link") or operation.names[0] is not None:
+            return
+        where = f"{operation.paths[0]} was written elsewhere and moved in as {operation.names[-1]}"
+        target = Path(operation.own_paths[-1])
+        if operation.call.operation == "link" or not stat.S_ISREG(target.lstat().st_mode):
+            self.unfollowed(f"{where}: nobody saw what is in it")
+            return
+        with target.open("rb", buffering=0) as file:
+            facts.file(file.fileno())
+            while piece := file.read(_PIECE_BYTES):
+                facts.data(piece)
+        if where not in self._unfollowed:
+            self._unfollowed.add(where)
+            self._log.write(
+                "assumed", what=f"{where}: nobody saw whether it was synced, so power cuts are taken to leave its content"
+            )
 
     def _initial(self, root: Path, path: Path) -> None:
         facts = path.lstat()

@@ -145,15 +145,32 @@ def test_a_store_through_mmap_is_seen_to_be_missing(tmp_path, bench):
     assert reason.startswith("mapped holds bytes that no operation that was seen has written (mmap")
 
 
-def test_a_file_that_is_moved_in_is_reported(tmp_path, bench):
+def test_a_file_that_is_moved_in_has_the_content_that_it_had_then(tmp_path, bench):
     text = """
         import os, sys
         elsewhere = os.path.dirname(sys.argv[1]) + "/elsewhere"
-        open(elsewhere, "wb").write(b"x")
+        open(elsewhere, "wb").write(b"x" * 5000)
+        os.rename(elsewhere, sys.argv[1] + "/here")
+        with open(sys.argv[1] + "/here", "ab") as file:
+            file.write(b"y")
+    """
+    recordings = recorded(tmp_path, bench, text)
+    assert recordings.unseen == ()  # the model equals the real directory
+    (assumed,) = recordings.recorded.trace.assumed
+    assert "elsewhere was written elsewhere and moved in as here: nobody saw whether it was synced" in assumed
+    (moved,) = [one for one in recordings.recorded.trace.operations if one.operation == "rename"]
+    assert moved.data.size_bytes == 5000
+
+
+def test_a_directory_that_is_moved_in_is_reported(tmp_path, bench):
+    text = """
+        import os, sys
+        elsewhere = os.path.dirname(sys.argv[1]) + "/elsewhere"
+        os.mkdir(elsewhere)
         os.rename(elsewhere, sys.argv[1] + "/here")
     """
     reason = recorded(tmp_path, bench, text).unseen[0]
-    assert "elsewhere was written elsewhere and moved in as here: nobody saw what of it was synced" in reason
+    assert "elsewhere was written elsewhere and moved in as here: nobody saw what is in it" in reason
 
 
 def test_a_job_that_writes_no_checkpoint_is_told_where_it_wrote(tmp_path, bench):

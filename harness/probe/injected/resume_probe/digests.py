@@ -144,9 +144,7 @@ def rows(values: Iterable[object], most: int = 4096) -> list[int]:
     count = sized[0].shape[0]
     if count > most or count == 0:
         return [int(digest(sized)[:15], 16)]
-    parts = [
-        (data, len(data) // count) for tensor in sized if tensor.shape[0] == count and len(data := tensor_bytes(tensor))
-    ]
+    parts = [(data, len(data) // count) for tensor in sized if tensor.shape[0] == count and len(data := tensor_bytes(tensor))]
     found = []
     for row in range(count):
         one = hashlib.blake2b(digest_size=8)

@@ -25,17 +25,30 @@ def when_imported(name: str, call: Callable[[], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self) -> None:
+        self._looking: set[str] = set()
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in _waiting:
+        if fullname not in _waiting or fullname in self._looking:
             return None
-        for finder in sys.meta_path:
+        self._looking.add(fullname)  # a finder that asks all finders comes back here
+        try:
+            spec = self._found(fullname, path, target)
+        finally:
+            self._looking.discard(fullname)
+        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+    def _found(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        for finder in list(sys.meta_path):
             if finder is not self and hasattr(finder, "find_spec"):
                 spec = finder.find_spec(fullname, path, target)
                 if spec is not None:
-                    if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                        spec.loader = _Loader(spec.loader)
                     return spec
         return None
 

@@ -95,7 +95,13 @@ class Observer:
     # -- the hooks ----------------------------------------------------------------------------------------------------
 
     def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
-        if self.off or self._inside is not None or not torch.is_grad_enabled() or not module.training or torch.compiler.is_compiling():
+        if (
+            self.off
+            or self._inside is not None
+            or not torch.is_grad_enabled()
+            or not module.training
+            or torch.compiler.is_compiling()
+        ):
             return
         self._forward(module, args)
 
@@ -207,7 +213,9 @@ class Observer:
             self.off = True
             return
         world_size = self.log.world_size
-        self.log.write("start", world_size=world_size, pid=os.getpid(), python=version, torch=torch.__version__, arguments=arguments)
+        self.log.write(
+            "start", world_size=world_size, pid=os.getpid(), python=version, torch=torch.__version__, arguments=arguments
+        )
         found, by = self._digests(), "start"
         if self._golden_folder:
             self._golden = read_golden(self._golden_folder, self.log.rank)
