@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from harness.check import Request
@@ -81,9 +82,8 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
         workload = {"kind": "reference"}
     elif command:
         # As for any program that is given to another one to run: where the user stands.
-        workload = {"kind": "command", "command": command, "directory": os.getcwd(), "probe": True} | (
-            {"steps": steps} if steps else {}
-        )  # noqa: PTH109
+        workload = {"kind": "command", "command": command, "directory": str(Path.cwd()), "probe": True}
+        workload |= {"steps": steps} if steps else {}
         if options["defect"]:
             problems.append("--defect plants a defect in the reference trainer; expected --reference FORMAT with it")
     else:

@@ -102,7 +102,7 @@ def replay(file: Path, out: Path, json_file: Path | None) -> int:
     type=click.Choice(["auto", "warm", "cold"]),
     default="auto",
     show_default=True,
-    help="How a command is started: warm, from a preloaded process; cold, as it stands; auto, warm where that gives the same numbers.",
+    help="How a command is started: warm, from a preloaded process; cold, as it stands; auto, warm if it gives the same numbers.",
 )
 @click.option("--budget", default=None, help="Stop after so long: 90s, 10m, 2h.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where run directories go.")

@@ -21,6 +21,8 @@ import torch
 _WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
 # Larger tensors are read with a checksum: a quarter of the time.
 _HASHED_BYTES = 1 << 20
+# Inputs of a model are nested no deeper.
+_DEEPEST = 5
 # What schedulers count of themselves, and no learning rate depends on.
 _NOT_STATE = ("_step_count", "verbose", "_get_lr_called_within_step", "_is_initial")
 
@@ -160,7 +162,6 @@ def _tensors(value: object, depth: int) -> Iterable[torch.Tensor]:
     elif isinstance(value, Mapping):
         for key in sorted(value, key=str):
             yield from _tensors(value[key], depth + 1)
-    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)) and depth < 4:  # noqa: PLR2004
-        if isinstance(value, (list, tuple)) or depth == 0:
-            for item in value:
-                yield from _tensors(item, depth + 1)
+    elif isinstance(value, (list, tuple)) and depth < _DEEPEST:
+        for item in value:
+            yield from _tensors(item, depth + 1)
