@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -141,6 +141,7 @@ def check(request: Request, bench: Workbench, folder: Path, say: Say, progress: 
     began = time.monotonic()
     until = None if request.budget_s is None else began + request.budget_s
     scenario, bench, started = choose_launch(request.scenario, bench, request.launch)
+    request = replace(request, scenario=scenario)
     if started:
         say(started)
     say("recording the job, once undisturbed and once with each writing rank last")

@@ -65,6 +65,16 @@ def parse_trace_request(options: Mapping[str, Any], problems: Sequence[str] = ()
     return scenario
 
 
+def parse_command(words: Sequence[str]) -> Scenario:
+    """The job that a command line is, as `harness check -- WORDS` takes it. Raises: UsageError with every problem found."""
+    problems: list[str] = []
+    options = {"command": tuple(words), "format": None, "world_size": None, "steps": None, "seed": "0", "defect": ()}
+    scenario = _scenario("check", options, problems)
+    if problems:
+        raise UsageError(problems)
+    return scenario
+
+
 def _default_jobs() -> int:
     # A resume waits now and then, so one more than there are processors keeps them busy.
     return len(os.sched_getaffinity(0)) + 1
