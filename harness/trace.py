@@ -108,7 +108,7 @@ class Mark:
     time_s: float = 0.0
 
 
-_LOOSE_FROM_BYTES, _LOOSE_BYTES = 512, 64
+_LOOSE_FROM_BYTES, _LOOSE_BYTES = 2048, 256
 Event = Operation | Mark
 
 

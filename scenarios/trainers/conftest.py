@@ -12,7 +12,8 @@ collect_ignore_glob = ["test_*.py"] if MISSING else []
 
 def pytest_report_header():
     if MISSING:
-        return f"scenarios/trainers: not collected, {', '.join(MISSING)} not installed; pip install -c constraints.txt -e '.[trainers]'"
+        how = "pip install -c constraints.txt -e '.[trainers]', or scripts/trainers"
+        return f"scenarios/trainers: not collected, {', '.join(MISSING)} not installed ({how})"
     return None
 
 
