@@ -379,7 +379,9 @@ def read_baseline(path: Path) -> Baseline:
     try:
         facts = json.loads(file.read_bytes())
         noise = frozenset(map(str, facts.get("noise", ())))
-        return Baseline(int(facts["world_size"]), read_rank_logs(path), str(facts["unstable"]), noise, str(facts.get("other_launch", "")))
+        return Baseline(
+            int(facts["world_size"]), read_rank_logs(path), str(facts["unstable"]), noise, str(facts.get("other_launch", ""))
+        )
     except OSError as error:
         raise UsageError(
             [f"cannot read the baseline {file}: {error.strerror}; without it there is nothing to compare with"]

@@ -29,7 +29,11 @@ _ORACLE = "state"
 ABSENT = "absent"
 BEFORE_SAVE = "before the save"
 IN_BASELINE = "in the uninterrupted run"
-_MOMENTS = {"save": "before the save of batch {}", "next": "before the batch that follows batch {}", "end": "at the end, after batch {},"}
+_MOMENTS = {
+    "save": "before the save of batch {}",
+    "next": "before the batch that follows batch {}",
+    "end": "at the end, after batch {},",
+}
 # What follows from the gradients of a batch, the later the further.
 _CONSEQUENCES = ("scaler", "optimizer", "model", "buffers", "ema", "counters.loss_history")
 
