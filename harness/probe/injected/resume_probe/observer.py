@@ -300,10 +300,16 @@ class Observer:
             return
         if self._saves.name and self._saves.quiet():
             self._save_ends()
+        if self._leaves_early():
+            return
         self._state("end")
         self.log.write("end", step=self._step, batches=self._batch)
         if self.log.rank == 0 and not self._golden_folder:
             self._write_imports()
+
+    def _leaves_early(self) -> bool:
+        """Whether less is done than the uninterrupted run did, on as many ranks: such as after a SIGTERM that was answered."""
+        return bool(self._golden_folder) and self.log.world_size == self._golden.world_size and self._batch < self._golden.last
 
     def _write_imports(self) -> None:
         """What the job had imported in the end, but for its own files: a preloaded process imports it beforehand."""
