@@ -218,7 +218,14 @@ class Parts:
         return self.until is not None and time.monotonic() > self.until
 
     def explored(
-        self, name: str, window: SaveWindow, *, kill: bool = True, power: bool = True, limit: int | None = None, share: float = 1.0
+        self,
+        name: str,
+        window: SaveWindow,
+        *,
+        kill: bool = True,
+        power: bool = True,
+        limit: int | None = None,
+        share: float = 1.0,
     ) -> Part:
         """Crash states of a save, at most `limit` resumes, within a share of the time that is left."""
         folder = self.folder / (window.name if kill else f"{window.name}-power")

@@ -32,14 +32,14 @@ from harness.warming import Started, choose_launch
 from harness.workers import run_all
 
 # Of the time that is left when each of them begins.
-_CRASH_SHARE, _POWER_SHARE, _RECOVERY_SHARE = 0.4, 0.3, 0.5
+_CRASH_SHARE, _POWER_SHARE, _RECOVERY_SHARE = 0.4, 0.5, 0.5
 _LEAST_STATES = 6
 # Undisturbed, a job may take so long; its restarts then get a multiple of what it took.
 FIRST_DEADLINE_S = 600.0
 _LEAST_DEADLINE_S, _DEADLINE_FACTOR = 60.0, 5.0
 _MEMORY_SHARE = 0.9
 NEVER_RESUMED = (
-    "the job never resumed: each restart began from scratch although a checkpoint stood there. Pass --resume-command \"…\", or the "
+    'the job never resumed: each restart began from scratch although a checkpoint stood there. Pass --resume-command "…", or the '
     "option of your trainer that resumes (expected: started again, the same command goes on from its newest checkpoint)"
 )
 
@@ -67,7 +67,9 @@ def check_command(request: Request, bench: Workbench, folder: Path, say: Say, pr
     deadline_s = max(_LEAST_DEADLINE_S, _DEADLINE_FACTOR * _took_s(started.golden))
     scenario = started.scenario.model_copy(update={"deadline_s": deadline_s})
     bench = replace(started.bench, runs=folder / "cases")
-    shared = _Shared(replace(request, scenario=scenario), bench, folder, until, say, progress, started, Job.of(started.baseline.ranks))
+    shared = _Shared(
+        replace(request, scenario=scenario), bench, folder, until, say, progress, started, Job.of(started.baseline.ranks)
+    )
     golden_s = time.monotonic() - began
     parts = list(shared.all())
     _tidy(parts)
@@ -97,7 +99,9 @@ class _RunOne:
             verdict, directory = run_case(scenario, self.bench)
         except HarnessError as error:  # of one case; the others can still be told
             finding = inconclusive("not-comparable", "check", f"this case could not be run: {error}")
-            return Case(planned.title, Verdict(scenario.name, "; ".join(planned.faults), "INCONCLUSIVE", (finding,)), self.bench.runs)
+            return Case(
+                planned.title, Verdict(scenario.name, "; ".join(planned.faults), "INCONCLUSIVE", (finding,)), self.bench.runs
+            )
         return Case(planned.title, verdict, directory.path)
 
 
@@ -305,8 +309,8 @@ class _Shared:
 def _nothing_to_judge(baseline: Baseline) -> str:
     if baseline.unstable:
         return (
-            f"the job is not deterministic: two undisturbed runs differ, first at {baseline.unstable}. Seed every generator and use "
-            "deterministic algorithms, so that a resumed run can be told from another one"
+            f"the job is not deterministic: two undisturbed runs differ, first at {baseline.unstable}. Seed every generator and "
+            "use deterministic algorithms, so that a resumed run can be told from another one"
         )
     return ""
 

@@ -129,7 +129,7 @@ def first_cases(job: Job) -> list[Planned]:
 
 
 def asked_at(job: Job) -> int:
-    """The step at which the job is asked to end: between two saves, so that a save of its own accord would be seen; 0 for none."""
+    """The step at which the job is asked to end: between two saves, where a save of its own accord is seen; 0 for none."""
     save = job.attacked
     if save is None or save.known is None:
         return 1 if job.steps > 1 else 0
@@ -201,7 +201,7 @@ def later_cases(job: Job, sizes: Sequence[int]) -> list[Planned]:
 def _overflows(job: Job) -> list[Planned]:
     """A batch that overflows before a save, and a kill after that save: the smaller scale must have been saved with it."""
     save = job.attacked
-    if save is None or save.known is None or save.step < 2:  # noqa: PLR2004
+    if save is None or save.known is None or save.step < 2:
         return []
     # The skipped batch completes no step, so that the same number of batches ends one step earlier.
     step = save.known + 1 if save.known + 1 < job.steps - 1 else save.known
@@ -211,7 +211,7 @@ def _overflows(job: Job) -> list[Planned]:
 
 def cut_restart(trace: Trace, saves: Sequence[SaveWindow], known: int) -> Planned | None:
     """A kill in the first save after a restart, in the middle of its writes; None where no save writes anything."""
-    if len(saves) < 2:  # noqa: PLR2004
+    if len(saves) < 2:
         return None
     own = [event for event in trace.events[: saves[0].stop] if isinstance(event, Operation) and event.rank == 0]
     inside = {event.n for event in trace.events[saves[0].start : saves[0].stop] if isinstance(event, Operation)}

@@ -132,8 +132,8 @@ class Scenario(_Model):
         world_sizes: number of ranks of attempt 0, 1, …; the last one repeats.
         faults: sentences of `harness.grammar`, in canonical form.
         expect: `resumes` (training is completed and nothing is lost), `refuses` (the last attempt must end with a
-            clear refusal, since nothing valid is left or the shapes cannot match), or `resumes-or-refuses` (a restart may fail, as
-            long as what it does instead of failing is exact).
+            clear refusal, since nothing valid is left or the shapes cannot match), or `resumes-or-refuses` (a restart may
+            fail; what it does instead is exact).
         seed: of the training job.
         tolerance: largest allowed difference of the loss at any step, absolute.
         launch: how ranks are started.

@@ -39,8 +39,8 @@ from harness.trace import Trace, read_trace
 # After one rank has died, the others notice by their broken connections; a launcher would end them at once. They get
 # this long to end by themselves, so that what they do meanwhile (commit a checkpoint, say) is seen.
 PEER_GRACE_S = 10.0
-# A foreign job may wait for a rank that hangs as long as its collectives do, which is half an hour where nobody has said otherwise;
-# whoever watches over it ends it then.
+# A foreign job may wait for a rank that hangs as long as its collectives do, half an hour where nobody has said otherwise; the
+# harness stands for whoever watches over it, and ends it.
 WATCH_GRACE_S = 12.0
 # After a rank has logged `end`, it has this long to exit.
 EXIT_GRACE_S = 10.0

@@ -79,7 +79,7 @@ def _python(words: list[str], own: bool) -> Program | None:
     if not words or words[0] == "-" or (words[0].startswith("-") and words[0] != "-m"):
         return None
     if words[0] == "-m":
-        if len(words) < 2:  # noqa: PLR2004
+        if len(words) < 2:
             return None
         return _torchrun(words[2:], own) if words[1] in _MODULES else Program(tuple(words), None, own)
     return Program(tuple(words), None, own)

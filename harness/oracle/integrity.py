@@ -6,7 +6,7 @@ and when each damaged checkpoint that is newer than the one resumed from is name
 Does not verify: damage that changed no byte (recorded as `unchanged`); what a load does with damage that it does notice
 (`completion`, `refusal`); damage by anyone else. A checkpoint of which the whole, or the file that commits it, was deleted
 is invisible, and need not be named. A foreign job that is watched from inside is held to less: that it resumed from a damaged
-checkpoint counts where it is felt in losses or state, and what it has skipped is looked for in what it printed, where it began anew.
+checkpoint counts where it is felt in losses or state, and only where it began anew must what it printed name what it skipped.
 """
 
 from __future__ import annotations

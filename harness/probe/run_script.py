@@ -36,8 +36,8 @@ def main(arguments: list[str]) -> int:
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
-    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
-    atexit._run_exitfuncs()  # noqa: SLF001
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
     return code
 
 
@@ -56,7 +56,7 @@ def _run(arguments: list[str]) -> None:
         sys.modules["numpy"].random.seed()
     if os.environ.get("HARNESS_PROBE"):
         sys.path.insert(0, str(Path(__file__).parent / "injected"))
-        import resume_probe  # type: ignore[import-not-found]  # noqa: PLC0415  as `sitecustomize` does
+        import resume_probe  # type: ignore[import-not-found]
 
         resume_probe.watch()
     if arguments[0] == "-m":

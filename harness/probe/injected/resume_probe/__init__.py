@@ -20,6 +20,6 @@ def watch() -> None:
 
 
 def _begin() -> None:
-    from .observer import begin  # noqa: PLC0415  it imports torch
+    from .observer import begin
 
     begin()

@@ -160,7 +160,7 @@ def _tensors(value: object, depth: int) -> Iterable[torch.Tensor]:
     elif isinstance(value, Mapping):
         for key in sorted(value, key=str):
             yield from _tensors(value[key], depth + 1)
-    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)) and depth < 4:  # noqa: PLR2004
+    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)) and depth < 4:
         if isinstance(value, (list, tuple)) or depth == 0:
             for item in value:
                 yield from _tensors(item, depth + 1)

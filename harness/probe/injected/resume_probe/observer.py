@@ -123,7 +123,7 @@ class Observer:
     @staticmethod
     def _keywords(module: torch.nn.Module) -> Any:
         """What the module was called with by name: global hooks are not given it, so it is read off the caller's frame."""
-        frame = sys._getframe()  # noqa: SLF001
+        frame = sys._getframe()
         while frame is not None:
             if frame.f_code.co_name in ("_call_impl", "inner") and frame.f_locals.get("self") is module:
                 return frame.f_locals.get("kwargs") or {}
