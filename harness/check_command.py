@@ -265,7 +265,12 @@ class _Shared:
             return None
         attempt = read_attempt(RunDirectory(asked.path).attempt(0))
         last = max((batch.step for log in attempt.ranks.values() for batch in log.batches), default=0)
-        return check_plan.second_request(self.job, attempt.operations, last)
+        twice = check_plan.second_request(self.job, attempt.operations, last)
+        if twice is None:
+            self.left_out.append(
+                f"{check_plan.ASKED_TWICE}: the first one ends the job at once, so there is no moment for a second"
+            )
+        return twice
 
     def _damages(self) -> list[Planned]:
         save = self.job.attacked

@@ -16,7 +16,8 @@ from harness.fault import OperationPoint
 from harness.store import RankLog, Record
 from harness.trace import Operation, SaveWindow, Trace
 
-CONTROL, KILLS, AGAIN, ASKED, HUNG = "control", "kill between two saves", "a second interruption", "SIGTERM", "a rank that hangs"
+CONTROL, KILLS, AGAIN, HUNG = "control", "kill between two saves", "a second interruption", "a rank that hangs"
+ASKED, ASKED_TWICE = "SIGTERM", "SIGTERM twice"
 ERRORS, DAMAGE, OVERFLOW, SIZES = "errors of the disk", "damage at rest", "an overflow batch", "other numbers of ranks"
 # What fails once during the attacked save. A write in its middle is the one that most trainers do not expect.
 _FAILING = (("ENOSPC", "write"), ("EIO", "fsync"), ("EIO", "rename"), ("ENOSPC", "open"))
@@ -153,9 +154,9 @@ def second_request(job: Job, operations: Sequence[Record], last_step: int) -> Pl
     if after:
         rank, pattern, count = writes[len(writes) - (after + 1) // 2]
         second = f"sigterm all ranks before write {pattern}" + (f" occurrence {count}" if count > 1 else "") + f" by rank {rank}"
-        return Planned(ASKED, f"asked twice: again while it saves for the first request ({pattern})", (_ask(step), second))
+        return Planned(ASKED_TWICE, f"asked twice: again while it saves for the first request ({pattern})", (_ask(step), second))
     if last_step > step:
-        return Planned(ASKED, f"asked twice: at steps {step} and {step + 1}", (_ask(step), _ask(step + 1)))
+        return Planned(ASKED_TWICE, f"asked twice: at steps {step} and {step + 1}", (_ask(step), _ask(step + 1)))
     return None
 
 
@@ -205,8 +206,14 @@ def _overflows(job: Job) -> list[Planned]:
         return []
     # The skipped batch completes no step, so that the same number of batches ends one step earlier.
     step = save.known + 1 if save.known + 1 < job.steps - 1 else save.known
-    faults = (f"overflow all ranks at batch {save.step - 1}", f"sigkill all ranks at step {min(step, job.steps - 1)} by rank 0")
-    return [Planned(OVERFLOW, f"batch {save.step - 1} overflows, and the job is killed after the next save", faults)]
+    # Infinite gradients, and not a large factor: how large a loss must be to overflow, depends on the job's precision.
+    faults = (
+        f"nonfinite-grad all ranks at batch {save.step - 1}",
+        f"sigkill all ranks at step {min(step, job.steps - 1)} by rank 0",
+    )
+    return [
+        Planned(OVERFLOW, f"the gradients of batch {save.step - 1} overflow, and the job is killed after the next save", faults)
+    ]
 
 
 def cut_restart(trace: Trace, saves: Sequence[SaveWindow], known: int) -> Planned | None:

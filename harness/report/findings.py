@@ -13,7 +13,9 @@ from pathlib import Path
 
 from harness.causes import Cause
 from harness.check import Case, Check, Part
+from harness.check_plan import KILLS
 from harness.error_loop import ErrorCause
+from harness.oracle.verdict import Verdict, decide
 from harness.report.exploration import coverage_lines, num
 from harness.report.text import render
 from harness.sweep import DamageCause
@@ -45,17 +47,34 @@ class Found:
 def findings(check: Check) -> list[Found]:
     """All causes, in the order in which they were found, which is that of the parts."""
     found: dict[tuple[str, ...], Found] = {}
+    plain = _plain_findings(check)
     for part in check.parts:
-        for key, one in _of_part(part):
+        for key, one in _of_part(part, plain):
             known = found.get(key)
             found[key] = one if known is None else replace(known, seen=(*known.seen, *one.seen))
     return list(found.values())
 
 
-def _of_part(part: Part) -> Iterator[tuple[tuple[str, ...], Found]]:
+def _plain_findings(check: Check) -> set[tuple[str, str]]:
+    """What is found after a plain kill already, which therefore comes of no damage."""
+    cases = [case for part in check.parts if part.name == KILLS for case in part.cases]
+    return {(finding.kind, finding.component) for case in cases for finding in case.verdict.findings}
+
+
+def _without_damage(verdict: Verdict, plain: set[tuple[str, str]]) -> Verdict:
+    """A damaged checkpoint was taken for a good one where it is felt; what is felt without damage too is no sign of that."""
+    others = tuple(finding for finding in verdict.findings if finding.kind != "corrupt-accepted")
+    if not others or len(others) == len(verdict.findings) or any((one.kind, one.component) not in plain for one in others):
+        return verdict
+    outcome, ordered, component = decide(others)
+    return replace(verdict, outcome=outcome, findings=ordered, component=component)
+
+
+def _of_part(part: Part, plain: set[tuple[str, str]]) -> Iterator[tuple[tuple[str, ...], Found]]:
     for case in part.cases:
         if case.verdict.outcome == "FAIL":
-            yield (case.verdict.kind or "", case.verdict.component), _of_case(case)
+            verdict = _without_damage(case.verdict, plain)
+            yield (verdict.kind or "", verdict.component), _of_case(replace(case, verdict=verdict))
     for cause in part.exploration.causes if part.exploration else ():
         # A resume that is never exact shows in every case that resumes: one cause, however the job was ended.
         key = (cause.kind, cause.component) if cause.sort == "resume" else (cause.kind, cause.component, cause.text)
@@ -159,7 +178,7 @@ def junit(check: Check) -> str:
             _say(element, case.verdict.outcome, case.verdict.kind or "", render(case.verdict, case.path))
         if not part.cases:
             element = ET.SubElement(suite, "testcase", classname=part.name, name=part.name, time="0")
-            one = "\n\n".join(_found_text(found) for _, found in _of_part(part))
+            one = "\n\n".join(_found_text(found) for _, found in _of_part(part, set()))
             _say(element, part.outcome, part.outcome, one or "\n".join(_part_lines(part)))
     counts = {"tests": len(suite), "failures": len(suite.findall("testcase/failure")), "errors": 0}
     counts["skipped"] = len(suite.findall("testcase/skipped"))
