@@ -79,7 +79,8 @@ def check_environment(scenario: Scenario) -> None:
     problems = []
     if isinstance(scenario.workload, Command):
         commands = [words for words in (scenario.workload.command, scenario.workload.resume_command) if words]
-        programs = sorted({words[0] for words in commands} - {"{python}"})
+        python = scenario.workload.python or sys.executable
+        programs = sorted({python if words[0] == "{python}" else words[0] for words in commands})
         missing = [program for program in programs if shutil.which(program) is None]
         problems += [f"command {name!r} does not exist or cannot be executed; expected a program or its path" for name in missing]
         folder = scenario.workload.directory

@@ -1,7 +1,7 @@
-"""`harness check`: a job is recorded once, then attacked wherever its saves can be, and every finding is named once.
+"""`harness check --reference`: a job is recorded once, then attacked wherever its saves can be.
 
 Responsible for: the order of the parts (crash points and power cuts of a save, interleavings of its ranks, crash points of the
-recovery), their share of the budget, and one outcome of all. Not responsible for: how each part works.
+recovery), and one outcome of all. Not responsible for: how each part works; the plan for a command (`harness.check_command`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from harness.power_check import RealCut, real_power_states
 from harness.scenario import Reference, Scenario
 from harness.sweep import Sweep, sweep
 from harness.trace import Operation, SaveWindow
-from harness.warming import choose_launch
 
 # A real cut takes some seconds, and shows one state of many.
 _REAL_POINTS = 8
@@ -38,7 +37,7 @@ class Request:
 
     Attributes:
         scenario: the job.
-        save: which of its saves, from 1; 0 for all.
+        save: which of its saves, from 1; 0 for all; None for the second, or the first of one.
         limit: most resumes per save, per recovery and per sweep of damage; None for all.
         power: how power is cut: `model`, `real` (on a real file system), `both`, or `none`.
         filesystem: the real one, ext4 or xfs.
@@ -49,10 +48,11 @@ class Request:
         jobs: resumes at a time.
         budget_s: seconds for everything; None for no limit.
         launch: how a command is started: `auto`, `warm` or `cold`.
+        world_sizes: other numbers of ranks to resume a command on; None for one and twice as many.
     """
 
     scenario: Scenario
-    save: int = 2
+    save: int | None = 2
     limit: int | None = None
     power: Literal["model", "real", "both", "none"] = "model"
     filesystem: str = "ext4"
@@ -63,6 +63,7 @@ class Request:
     jobs: int = 1
     budget_s: float | None = None
     launch: Literal["auto", "warm", "cold"] = "auto"
+    world_sizes: tuple[int, ...] | None = None
 
     @property
     def modelled(self) -> bool:
@@ -81,7 +82,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a check: an exploration, cases that were run from their start, or a search; `notes` say more of it."""
+    """One part of a check: an exploration, cases that were run from their start, or a search.
+
+    Attributes:
+        name: what is done.
+        exploration, cases, search: what came of it.
+        left_out: cases that the budget did not reach.
+        notes: say more of it.
+        stated: whether what is left out is said elsewhere, so that it makes no part INCONCLUSIVE.
+        blocked: why nothing can be said, "" where it can.
+    """
 
     name: str
     exploration: Exploration | None = None
@@ -89,29 +99,34 @@ class Part:
     left_out: int = 0
     notes: tuple[str, ...] = ()
     search: Sweep | ErrorLoop | None = None
+    stated: bool = False
+    blocked: str = ""
 
     @property
     def outcome(self) -> str:
         """PASS, FAIL or INCONCLUSIVE."""
         outcomes: set[str] = {case.verdict.outcome for case in self.cases}
+        outcomes |= {"INCONCLUSIVE"} if self.blocked else set()
         if self.exploration is not None:
-            outcomes.add(self.exploration.outcome)
+            found = replace(self.exploration, left_out=0) if self.stated else self.exploration
+            outcomes.add(found.outcome)
         if self.search is not None:
             outcomes.add(self.search.outcome)
-        if self.left_out:
+        if self.left_out and not self.stated:
             outcomes.add("INCONCLUSIVE")
         return worst(outcomes)
 
 
 @dataclass(frozen=True)
 class Check:
-    """What came of a check, and how many seconds the recording and all of it took."""
+    """What came of a check, how many seconds the recording and all of it took, and what was left out, in words."""
 
     request: Request
     parts: tuple[Part, ...]
     recording_s: float
     took_s: float
     recordings: Recordings | None = field(default=None, repr=False)
+    left_out: Sequence[str] = ()
 
     @property
     def outcome(self) -> str:
@@ -140,19 +155,15 @@ def check(request: Request, bench: Workbench, folder: Path, say: Say, progress: 
     """
     began = time.monotonic()
     until = None if request.budget_s is None else began + request.budget_s
-    scenario, bench, started = choose_launch(request.scenario, bench, request.launch)
-    request = replace(request, scenario=scenario)
-    if started:
-        say(started)
     say("recording the job, once undisturbed and once with each writing rank last")
-    recordings = exploring.record(scenario, bench, folder)
+    recordings = exploring.record(request.scenario, bench, folder)
     recorded_s = time.monotonic() - began
-    parts = list(_Parts(request, recordings, bench, folder, until, say, progress).all())
+    parts = list(Parts(request, recordings, bench, folder, until, say, progress).all())
     return Check(request, tuple(parts), recorded_s, time.monotonic() - began, recordings)
 
 
 @dataclass(frozen=True)
-class _Parts:
+class Parts:
     """The parts of one check, and what they share."""
 
     request: Request
@@ -165,32 +176,35 @@ class _Parts:
 
     def all(self) -> Iterator[Part]:
         """Runs one part after the other."""
-        windows = self._windows()
+        windows = self.windows()
         if not windows:  # nothing to explore; the exploration itself says why
             empty = SaveWindow("(none)", 0, 0, None)
             yield Part("crash points", exploring.explore(self.recordings, empty, self.bench, self.folder / "none"))
             return
         for window in windows:
             cuts = ", and power cuts" if self.request.modelled else ""
-            part = self._explored(f"crash points of {window.name}{cuts}", self.recordings, window, self.folder / window.name)
+            part = self.explored(f"crash points of {window.name}{cuts}", window, power=self.request.modelled)
             yield part
             if part.exploration is not None and part.exploration.inconclusive:
                 return
             if self.request.power in ("real", "both"):
-                yield self._cut_for_real(window)
+                yield self.cut_for_real(window)
             if self.request.interleave:
-                yield self._interleaved(window)
+                yield self.interleaved(window)
         if self.request.recovery:
-            yield from self._recoveries(windows[0])
+            yield from self.recoveries(windows[0], self.request.limit)
         if self.request.damage:
-            yield self._damaged()
+            yield self.damaged()
         if self.request.errors:
-            yield from self._failing_operations()
+            yield from self.failing_operations()
 
-    def _windows(self) -> list[SaveWindow]:
+    def windows(self) -> list[SaveWindow]:
+        """The saves that are attacked. Raises: UsageError: there is no such save."""
         saves, save = self.recordings.recorded.trace.saves(), self.request.save
         if not saves or save == 0:
             return saves
+        if save is None:
+            return saves[:2][-1:]
         if save > len(saves):
             names = ", ".join(one.name for one in saves)
             limits = f"the job saves {len(saves)} times ({names}); expected 1 to {len(saves)}, or all"
@@ -203,22 +217,50 @@ class _Parts:
     def _over(self) -> bool:
         return self.until is not None and time.monotonic() > self.until
 
-    def _explored(self, name: str, recordings: Recordings, window: SaveWindow, folder: Path) -> Part:
+    def explored(
+        self,
+        name: str,
+        window: SaveWindow,
+        *,
+        kill: bool = True,
+        power: bool = True,
+        limit: int | None = None,
+        share: float = 1.0,
+    ) -> Part:
+        """Crash states of a save, at most `limit` resumes, within a share of the time that is left."""
+        folder = self.folder / (window.name if kill else f"{window.name}-power")
+        limit = self.request.limit if limit is None else limit
+        return self._explored(name, self.recordings, window, folder, kill, power, limit, share)
+
+    def _explored(
+        self,
+        name: str,
+        recordings: Recordings,
+        window: SaveWindow,
+        folder: Path,
+        kill: bool,
+        power: bool,
+        limit: int | None,
+        share: float,
+    ) -> Part:
         self.say(name)
+        left = self._left()
         states = exploring.explore(
             recordings,
             window,
             self.bench,
             folder,
-            power=self.request.modelled,
+            kill=kill,
+            power=power,
             jobs=self.request.jobs,
-            budget_s=self._left(),
-            limit=self.request.limit,
+            budget_s=None if left is None else share * left,
+            limit=limit,
             progress=self.progress,
         )
         return Part(name, states, notes=recordings.recorded.trace.assumed[:3])
 
-    def _cut_for_real(self, window: SaveWindow) -> Part:
+    def cut_for_real(self, window: SaveWindow) -> Part:
+        """Real power cuts at a sample of the points of a save."""
         name = f"real power cuts during {window.name}, on {self.request.filesystem}"
         self.say(name)
         folder = self.folder / f"{window.name}-{self.request.filesystem}"
@@ -230,7 +272,8 @@ class _Parts:
         notes += [f"not in the model: {case.path}" for case, cut in zip(cases, found.cuts, strict=True) if cut.survivors is None]
         return Part(name, None, cases, notes=tuple(notes))
 
-    def _interleaved(self, window: SaveWindow) -> Part:
+    def interleaved(self, window: SaveWindow) -> Part:
+        """One rank held against the one that commits."""
         name = f"interleavings of {window.name}"
         self.say(name)
         scenario = self.request.scenario
@@ -244,16 +287,19 @@ class _Parts:
             cases.append(Case(str(one), verdict, directory.path))
         return Part(name, None, tuple(cases), left_out)
 
-    def _recoveries(self, window: SaveWindow) -> Iterator[Part]:
+    def recoveries(self, window: SaveWindow, limit: int | None) -> Iterator[Part]:
+        """Crash points of the restart after a crash in a save, at most `limit` resumes each."""
         points = self.recordings.points(window)
         for number, state in enumerate(untidy_states(points, self.request.scenario.workload.commit_pattern)):
             where = self.folder / f"recovery-{number}"
             where.mkdir(parents=True, exist_ok=True)
             recovery = exploring.record_recovery(self.recordings.recorded, state, self.bench, where)
             name = f"crash points of the recovery after '{state.faults[0]}'"
-            yield self._explored(name, recovery, recovery_window(recovery), where / "states")
+            arguments = (name, recovery, recovery_window(recovery), where / "states")
+            yield self._explored(*arguments, kill=True, power=self.request.modelled, limit=limit, share=1.0)
 
-    def _damaged(self) -> Part:
+    def damaged(self) -> Part:
+        """Every damage to the newest checkpoint."""
         name = "damage at rest to the newest checkpoint"
         self.say(name)
         scenario = self.request.scenario
@@ -269,7 +315,8 @@ class _Parts:
         )
         return Part(name, search=found)
 
-    def _failing_operations(self) -> Iterator[Part]:
+    def failing_operations(self) -> Iterator[Part]:
+        """Each operation of each rank failing once, with each error."""
         for rank in self.recordings.recorded.trace.ranks:
             for error, operation in _ERRORS:
                 if not any(op.operation == operation for op in self.recordings.recorded.trace.of_rank(rank)):

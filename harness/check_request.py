@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from harness.scenario import FORMATS, Command, Reference, Scenario
 REFERENCE = {"steps": 3, "save_every": 1, "keep_last": 1, "batches_per_epoch": 2, "width": 16}
 # As torchrun and accelerate are told.
 _NUMBER_OF_RANKS = re.compile(r"--(?:nproc|num)[-_](?:per[-_]node|processes)[= ]([1-9][0-9]{0,2})(?= |$)")
+COMMAND_BUDGET = "5m"
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -35,12 +37,14 @@ def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> R
     """
     found = list(problems)
     scenario = _scenario("check", options, found)
-    save = 0 if options["save"] == "all" else _whole(options["save"], "--save", "a number from 1, or all", found)
-    limit = options["crash_points"]
+    command = isinstance(scenario.workload, Command)
+    budget, limit = options["budget"], options["crash_points"]
+    if budget is None and options["command"]:
+        budget = COMMAND_BUDGET
     request = Request(
         scenario=scenario,
-        save=save,
-        limit=None if limit == "all" else _whole(limit, "--crash-points", "all, or a number from 1", found),
+        save=_save(options["save"], command, found),
+        limit=None if limit in (None, "all") else _whole(limit, "--crash-points", "all, or a number from 1", found),
         power=options["power_cut"],
         filesystem=options["filesystem"],
         recovery=options["recovery"],
@@ -49,7 +53,8 @@ def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> R
         errors=options["errors"],
         launch=options["launch"],
         jobs=_default_jobs() if options["jobs"] is None else _whole(options["jobs"], "--jobs", "a number from 1", found),
-        budget_s=None if options["budget"] is None else _duration(options["budget"], found),
+        budget_s=None if budget is None else _duration(budget, found),
+        world_sizes=_sizes(options, found),
     )
     if found:
         raise UsageError(found)
@@ -75,6 +80,48 @@ def parse_command(words: Sequence[str]) -> Scenario:
     return scenario
 
 
+def _save(text: str | None, command: bool, problems: list[str]) -> int | None:
+    if text is None:
+        return None if command else 2
+    return 0 if text == "all" else _whole(text, "--save", "a number from 1, or all", problems)
+
+
+def _sizes(options: Mapping[str, Any], problems: list[str]) -> tuple[int, ...] | None:
+    """Other numbers of ranks, which the command must be told."""
+    text = options["world_sizes"]
+    if text is None:
+        return None
+    if not any("{world_size}" in word for word in options["command"]):
+        problems.append(
+            f"--world-sizes {text}: the command has no {{world_size}}, so it cannot be told; expected it in the command"
+        )
+    return tuple(_whole(one.strip(), "--world-sizes", "numbers of ranks such as 1,4", problems) for one in text.split(","))
+
+
+def _words(text: str, name: str, problems: list[str]) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        problems.append(f"{name} {text!r}: {error}; expected words as a shell reads them")
+        return ("true",)
+    if not words:
+        problems.append(f"{name} is empty; expected a command")
+    return words
+
+
+def _tolerance(text: str | None, problems: list[str]) -> dict[str, float]:
+    if text is None:
+        return {}
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        problems.append(f"--tolerance {text}: expected a difference of losses from 0 to below 1, such as 1e-4")
+        return {}
+    return {"tolerance": value}
+
+
 def _default_jobs() -> int:
     # A resume waits now and then, so one more than there are processors keeps them busy.
     return len(os.sched_getaffinity(0)) + 1
@@ -94,6 +141,10 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
         # As for any program that is given to another one to run: where the user stands.
         workload = {"kind": "command", "command": command, "directory": str(Path.cwd()), "probe": True}
         workload |= {"steps": steps} if steps else {}
+        if options.get("python"):
+            workload["python"] = options["python"]
+        if options.get("resume_command") is not None:
+            workload["resume_command"] = _words(options["resume_command"], "--resume-command", problems)
         if options["defect"]:
             problems.append("--defect plants a defect in the reference trainer; expected --reference FORMAT with it")
     else:
@@ -101,11 +152,15 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
             problems.append(f"--reference {format_name}: unknown format; expected one of {', '.join(FORMATS)}")
         workload = {"kind": "reference", "format": format_name, "defects": options["defect"], **REFERENCE}
         workload |= {"steps": steps} if steps else {}
+    tolerance = _tolerance(options.get("tolerance"), problems)
+    if not command:
+        given = [name for name in ("resume_command", "python", "world_sizes") if options.get(name) is not None]
+        problems += [f"--{name.replace('_', '-')} is for a command; expected -- COMMAND … with it" for name in given]
     name = f"{verb}-{format_name or _short(command)}"
     if problems:  # what follows would only say the same again
         return Scenario.model_construct(name=name, workload=Reference())
     launch = "cold" if command else "warm"
-    facts = {"name": name, "workload": workload, "world_sizes": (ranks,), "seed": seed, "launch": launch}
+    facts = {"name": name, "workload": workload, "world_sizes": (ranks,), "seed": seed, "launch": launch} | tolerance
     return Scenario.build(facts)
 
 

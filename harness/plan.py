@@ -203,7 +203,7 @@ def narrate(plan: Plan) -> list[str]:
         ranks = f"attempt {attempt.index} on {attempt.world_size} rank{'s' * (attempt.world_size != 1)}"
         done = "; ".join(map(str, attempt.faults)) or "no fault"
         lines.append(f"{ranks}: {done}")
-    lines.append(f"then it must be seen that the job {scenario.expect}")
+    lines.append(f"then it must be seen that the job {scenario.expect.replace('-', ' ')}")
     return lines
 
 

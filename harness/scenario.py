@@ -101,7 +101,8 @@ class Command(_Model):
     `{ckpt}`, `{world_size}`, `{init_method}` and `{python}` in a word are filled in at launch. The command is started
     once per attempt and makes its own ranks (as `torchrun` does), in `directory` (absolute), or else in the attempt's own.
     With `probe`, every Python process of it is watched from inside (`harness.probe.injected`) and writes the log without
-    knowing; a command that writes its log itself may have it too.
+    knowing; a command that writes its log itself may have it too. `python` is the interpreter that stands for `{python}`, the
+    harness's own where there is none.
     """
 
     kind: Literal["command"] = "command"
@@ -111,6 +112,7 @@ class Command(_Model):
     probe: bool = False
     steps: int | None = Field(None, ge=1)
     save_every: int | None = Field(None, ge=1)
+    python: Text | None = Field(None, min_length=1)
 
     @property
     def commit_pattern(self) -> str | None:
@@ -129,8 +131,9 @@ class Scenario(_Model):
         workload: what trains.
         world_sizes: number of ranks of attempt 0, 1, …; the last one repeats.
         faults: sentences of `harness.grammar`, in canonical form.
-        expect: `resumes` (training is completed and nothing is lost) or `refuses` (the last attempt must end with a
-            clear refusal, since nothing valid is left or the shapes cannot match).
+        expect: `resumes` (training is completed and nothing is lost), `refuses` (the last attempt must end with a
+            clear refusal, since nothing valid is left or the shapes cannot match), or `resumes-or-refuses` (a restart may
+            fail; what it does instead is exact).
         seed: of the training job.
         tolerance: largest allowed difference of the loss at any step, absolute.
         launch: how ranks are started.
@@ -144,7 +147,7 @@ class Scenario(_Model):
     workload: Reference | Command = Field(discriminator="kind")
     world_sizes: tuple[int, ...] = Field((2,), min_length=1)
     faults: tuple[Text, ...] = ()
-    expect: Literal["resumes", "refuses"] = "resumes"
+    expect: Literal["resumes", "refuses", "resumes-or-refuses"] = "resumes"
     seed: int = Field(0, ge=0, le=2**31)
     tolerance: float = Field(1e-4, ge=0, lt=1)
     launch: Launch = "warm"

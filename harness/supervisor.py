@@ -20,7 +20,7 @@ from typing import Any
 from harness import checkpoint_files, crash, tree
 from harness.crash_states import survivors_found
 from harness.errors import CapabilityError, LaunchError
-from harness.fault import PowerCutFault
+from harness.fault import PowerCutFault, SignalFault
 from harness.inject import damage, power
 from harness.inject.arming import Injector, needs_reads
 from harness.inject.gate import Gate
@@ -32,12 +32,16 @@ from harness.launch.connection import Connection, Launcher
 from harness.launch.exits import Exit, classify
 from harness.launch.ports import reserved_port
 from harness.plan import AttemptPlan, Plan
+from harness.scenario import Command
 from harness.store import RecordWriter, RunDirectory, read_records
 from harness.trace import Trace, read_trace
 
 # After one rank has died, the others notice by their broken connections; a launcher would end them at once. They get
 # this long to end by themselves, so that what they do meanwhile (commit a checkpoint, say) is seen.
 PEER_GRACE_S = 10.0
+# A foreign job may wait for a rank that hangs as long as its collectives do, half an hour where nobody has said otherwise; the
+# harness stands for whoever watches over it, and ends it.
+WATCH_GRACE_S = 12.0
 # After a rank has logged `end`, it has this long to exit.
 EXIT_GRACE_S = 10.0
 # The keeper has answered everything and is about to say `done`.
@@ -173,11 +177,17 @@ class AttemptRunner:
         self._lose_power()
         self._log.write("files", moment="end", files=checkpoint_files.snapshot(self._root))
         ends = [process.end for process in self._processes.values() if process.end]
-        done = bool(ends) and all(end.kind == "exited" and end.code == 0 for end in ends)
+        done = bool(ends) and all(end.kind == "exited" and end.code == 0 for end in ends) and not self._left_when_asked()
         self._log.write("ended", duration_s=time.monotonic() - started, outcome="done" if done else "failed")
         self._log.close()
         self._operations.close()
         return Outcome(done, disturbed=bool(attempt.live or attempt.disk))
+
+    def _left_when_asked(self) -> bool:
+        """Whether a rank was asked to end, and left with exit code 0 before its work was done; it is started again."""
+        ranks = [process for rank, process in self._processes.items() if rank >= 0]
+        asked = any(isinstance(fault, SignalFault) and fault.signal == "sigterm" for fault in self._attempt.live)
+        return asked and any(not process.finished for process in ranks)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -313,6 +323,8 @@ class AttemptRunner:
             del self._timers[name]
             if name == "deadline":
                 self._end_of_patience(connection, running)
+            elif name == "watch":
+                self.signal_ranks(list(running), signal.SIGKILL, "stopped")
             elif name == "peers":
                 self.signal_ranks([rank for rank in running if not running[rank].stopped], signal.SIGKILL, "peer-died")
             else:
@@ -342,7 +354,10 @@ class AttemptRunner:
             process.sent.setdefault(number, why)
             if number == signal.SIGKILL and self._injector is not None:
                 self._injector.forget(rank)
-            process.stopped = process.stopped or number == signal.SIGSTOP
+            if number == signal.SIGSTOP:
+                process.stopped = True
+                if isinstance(self._plan.scenario.workload, Command):
+                    self._timers.setdefault("watch", time.monotonic() + WATCH_GRACE_S)
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(process.pidfd, number)
             self._log.write("killed", rank=rank, signal=number.name, why=why)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import baseline
@@ -17,37 +17,53 @@ from harness.launch.command import fill
 from harness.launch.connection import Launcher
 from harness.launch.understood import why_cold
 from harness.scenario import Command, Scenario
+from harness.store import Baseline
 
 
-def choose_launch(scenario: Scenario, bench: Workbench, launch: str = "auto") -> tuple[Scenario, Workbench, str]:
+@dataclass(frozen=True)
+class Started:
+    """How a command is started from now on.
+
+    Attributes:
+        scenario, bench: what to go on with.
+        text: which way was taken, in one line.
+        baseline: the uninterrupted run.
+        golden: the directory that it is stored in.
+    """
+
+    scenario: Scenario
+    bench: Workbench
+    text: str
+    baseline: Baseline
+    golden: Path
+
+
+def choose_launch(scenario: Scenario, bench: Workbench, launch: str = "auto") -> Started:
     """Runs the job twice undisturbed (unless that is known already): once as it stands, once from the preloaded process.
 
     Args:
-        scenario: the job.
+        scenario: the job, a command that is watched from inside.
         bench: where it runs.
         launch: `auto`; `cold`, as it stands; `warm`, from the preloaded process without a comparison.
-
-    Returns:
-        The scenario and the bench to go on with, and one line that says which way was taken; "" for the reference trainer.
 
     Raises:
         UsageError, LaunchError, CapabilityError: it could not be run.
     """
     workload = scenario.workload
-    if not isinstance(workload, Command) or not workload.probe:
-        return scenario, bench, ""
+    assert isinstance(workload, Command)
     check_environment(scenario)
     cold = scenario.model_copy(update={"launch": "cold"})
-    values = {"python": sys.executable, "world_size": str(scenario.world_size(0))}
+    values = {"python": workload.python or sys.executable, "world_size": str(scenario.world_size(0))}
     why = "it was asked for" if launch == "cold" else why_cold([fill(word, values) for word in workload.command])
     again = None if why else lambda folder: _preloaded(scenario, bench, folder)
     found, folder = baseline.obtain(cold, bench.baselines, ColdLaunch(), again)
     why = why or ("" if launch == "warm" else found.other_launch)
     if why:
-        return cold, bench, f"every run is started as it stands: {why}"
+        return Started(cold, bench, f"every run is started as it stands: {why}", found, folder)
     said = "every run is started from a preloaded process"
     said += "" if launch == "warm" else ", which gave the same losses and states as one as it stands"
-    return scenario.model_copy(update={"launch": "warm"}), replace(bench, modules=_imported(folder)), said
+    warm = scenario.model_copy(update={"launch": "warm"})
+    return Started(warm, replace(bench, modules=_imported(folder)), said, found, folder)
 
 
 def _preloaded(scenario: Scenario, bench: Workbench, folder: Path) -> tuple[Scenario, Launcher]:

@@ -44,7 +44,7 @@ def launch_spec(
     values = {
         "ckpt": str(checkpoints),
         "world_size": str(world_size),
-        "python": sys.executable,
+        "python": (workload.python if isinstance(workload, Command) else None) or sys.executable,
         "init_method": "env://" if plan.scenario.launch == "torchrun" else f"file://{folder / 'rendezvous'}",
     }
     environment = {

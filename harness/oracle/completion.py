@@ -3,15 +3,17 @@
 Holds, for a case that expects `resumes`, when in the last attempt every rank logged the end after all planned batches, at
 the uninterrupted run's step, and left with exit code 0; no rank of any attempt left with 0 before that; and no restart
 failed by itself, without a fault having hit it while it ran. A restart that says that it declines is a bad refusal: what it
-was to resume from was left alone, or an older checkpoint was.
+was to resume from was left alone, or an older checkpoint was. Of a case that expects `resumes-or-refuses` a restart may fail.
 
 Does not verify: that the work was right (`loss`, `state`); a process that did not end by itself (`liveness`); a restart in
 which a fault fired, or in which a rank died by a signal that nobody here sent. A trainer that the harness has asked to end
-(SIGTERM) is held to the same: exit code 0 says that all is done.
+(SIGTERM) is held to the same: exit code 0 says that all is done; a foreign one may leave with it, once it has saved. Where the
+number of ranks has changed, how many batches a foreign job has is its own affair.
 """
 
 from __future__ import annotations
 
+from harness.fault import SignalFault
 from harness.oracle.finding import Finding, fail, inconclusive
 from harness.oracle.history import (
     HANGS,
@@ -24,8 +26,10 @@ from harness.oracle.history import (
     live_faults_fired,
     lost_files,
     own_failures,
+    parse_quietly,
     succeeded,
 )
+from harness.scenario import Command
 from harness.store import AttemptRun, Baseline, Record, Run
 
 _ORACLE = "completion"
@@ -34,15 +38,26 @@ _QUOTED_LINES = 3
 
 def completion(run: Run, baseline: Baseline) -> list[Finding]:
     """Follows the exits and the ends over all attempts."""
-    if run.plan.scenario.expect != "resumes" or not run.attempts:
+    expect = run.plan.scenario.expect
+    if expect == "refuses" or not run.attempts:
         return []
     history = History(run)
-    findings = [finding for attempt in run.attempts for finding in _silent_exits(attempt)]
-    findings += [_crash(history, attempt) for attempt in run.attempts[1:] if _failed_by_itself(attempt)]
+    findings = [finding for attempt in run.attempts if not _may_leave(run, attempt) for finding in _silent_exits(attempt)]
     last = run.attempts[-1]
+    if expect == "resumes":
+        findings += [_crash(history, attempt) for attempt in run.attempts[1:] if _failed_by_itself(attempt)]
+    elif last.index and _failed_by_itself(last):
+        return findings
     if finished(last):
         return findings + _ends(run, last, baseline)
     return findings or _unfinished(last)
+
+
+def _may_leave(run: Run, attempt: AttemptRun) -> bool:
+    """Whether a foreign job was asked to end: many save, and leave with exit code 0 for a launcher that starts them again."""
+    faults = [parse_quietly(record.get("fault")) for record in attempt.of("fired")]
+    asked = any(isinstance(fault, SignalFault) and fault.signal == "sigterm" for fault in faults)
+    return asked and isinstance(run.plan.scenario.workload, Command)
 
 
 def _silent_exits(attempt: AttemptRun) -> list[Finding]:
@@ -69,6 +84,8 @@ def _silent_exits(attempt: AttemptRun) -> list[Finding]:
 
 def _ends(run: Run, last: AttemptRun, baseline: Baseline) -> list[Finding]:
     """Compares the final counters with the plan's and the uninterrupted run's."""
+    if isinstance(run.plan.scenario.workload, Command) and last.world_size != baseline.world_size:
+        return []
     golden = [record for log in baseline.ranks.values() for record in log.of("end")]
     planned = run.plan.scenario.workload.steps or (int(golden[0]["batches"]) if golden else None)
     findings = []

@@ -12,6 +12,7 @@ are what their indices say; a trainer that logs no samples; a batch that is miss
 from __future__ import annotations
 
 from harness.oracle.finding import Finding, fail, numbers_text
+from harness.oracle.history import same_work
 from harness.store import AttemptRun, Baseline, RankLog, Run
 
 _ORACLE = "data"
@@ -25,7 +26,8 @@ def data(run: Run, baseline: Baseline) -> list[Finding]:
     if baseline.unstable:
         return []
     golden = _batches(baseline.ranks, baseline.world_size)
-    return [finding for attempt in run.attempts for finding in _first_difference(attempt, golden)]
+    same = [attempt for attempt in run.attempts if same_work(run, baseline, attempt)]
+    return [finding for attempt in same for finding in _first_difference(attempt, golden)]
 
 
 def _batches(ranks: dict[int, RankLog], world_size: int) -> dict[int, Samples]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from harness import grammar
 from harness.errors import UsageError
 from harness.fault import DamageFault, Fault, NumericFault, PowerCutFault, SignalFault, matches_path
-from harness.scenario import MAX_RANKS
-from harness.store import AttemptRun, Files, RankLog, Record, Run
+from harness.scenario import MAX_RANKS, Command
+from harness.store import AttemptRun, Baseline, Files, RankLog, Record, Run
 
 HANGS = ("hang", "finished-but-did-not-exit")
 
@@ -308,6 +308,25 @@ def finished(attempt: AttemptRun) -> bool:
 def foreign_deaths(attempt: AttemptRun) -> list[Record]:
     """Deaths that neither the harness nor the program caused, such as the kernel's out-of-memory killer."""
     return attempt.of("exited", kind="foreign-death")
+
+
+def same_work(run: Run, baseline: Baseline, attempt: AttemptRun) -> bool:
+    """Whether a batch of this attempt is the uninterrupted run's batch of that number.
+
+    The reference trainer keeps its global batch. A foreign job on another number of ranks often has a batch per rank, and then
+    does other work under the same number: told by how many samples all ranks take together.
+    """
+    if attempt.world_size == baseline.world_size or not isinstance(run.plan.scenario.workload, Command):
+        return True
+    sizes = [_samples_per_batch(ranks) for ranks in (baseline.ranks, attempt.ranks)]
+    return sizes[0] > 0 and sizes[0] == sizes[1]
+
+
+def _samples_per_batch(ranks: dict[int, RankLog]) -> int:
+    """Of the first batch that all ranks have done; 0 where none is known."""
+    done = [{batch.batch: len(batch.samples) for batch in log.batches} for log in ranks.values()]
+    common = set.intersection(*map(set, done)) if done else set()
+    return sum(sizes[min(common)] for sizes in done) if common else 0
 
 
 def live_faults_fired(attempt: AttemptRun) -> list[Record]:

@@ -5,7 +5,8 @@ and when each damaged checkpoint that is newer than the one resumed from is name
 
 Does not verify: damage that changed no byte (recorded as `unchanged`); what a load does with damage that it does notice
 (`completion`, `refusal`); damage by anyone else. A checkpoint of which the whole, or the file that commits it, was deleted
-is invisible, and need not be named.
+is invisible, and need not be named. A foreign job that is watched from inside is held to less: that it resumed from a damaged
+checkpoint counts where it is felt in losses or state, and only where it began anew must what it printed name what it skipped.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ from __future__ import annotations
 from harness.fault import DamageFault, matches_path
 from harness.oracle.finding import Finding, fail
 from harness.oracle.history import History, Resume, parse_quietly, resume_record, top_level
+from harness.oracle.loss import loss
+from harness.oracle.state import state
+from harness.scenario import Command
 from harness.store import AttemptRun, Baseline, Record, Run
 
 _ORACLE = "integrity"
 
 
-def integrity(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  every oracle has this signature
+def integrity(run: Run, baseline: Baseline) -> list[Finding]:
     """Compares what was damaged with what was loaded and what was skipped."""
     history = History(run)
+    workload = run.plan.scenario.workload
+    watched = isinstance(workload, Command) and workload.probe
     findings = []
     for attempt in run.attempts[1:]:
         damaged = history.damaged(attempt.index)
         resumes = history.resumes[attempt.index]
-        findings += [_accepted(resume, damaged[resume.name][0]) for resume in resumes if resume.name in damaged]
-        if resumes:
+        if any(resume.name in damaged for resume in resumes) and (not watched or loss(run, baseline) or state(run, baseline)):
+            findings += [_accepted(resume, damaged[resume.name][0]) for resume in resumes if resume.name in damaged]
+        if resumes and not (watched and resumes[0].batch):
             findings += _unnamed(run, history, attempt, resumes[0], damaged)
     return findings
 
@@ -50,10 +57,13 @@ def _accepted(resume: Resume, record: Record) -> Finding:
 def _unnamed(run: Run, history: History, attempt: AttemptRun, resume: Resume, damaged: dict[str, list[Record]]) -> list[Finding]:
     said = [resume_record(log) or {} for log in attempt.ranks.values()]
     named = {top_level(str(entry["path"])) for record in said for entry in record.get("skipped") or []}
+    printed = _printed(run, attempt)
     findings = []
     for commit in history.standing(attempt.index):
         records = damaged.get(commit.name)
-        if not records or commit.batch <= resume.batch or commit.name in named or _invisible(run, attempt, commit.name, records):
+        if not records or commit.batch <= resume.batch or commit.name in named or commit.name in printed:
+            continue
+        if _invisible(run, attempt, commit.name, records):
             continue
         path = str(records[0]["path"])
         findings.append(
@@ -71,6 +81,13 @@ def _unnamed(run: Run, history: History, attempt: AttemptRun, resume: Resume, da
             )
         )
     return findings
+
+
+def _printed(run: Run, attempt: AttemptRun) -> str:
+    """What a foreign job has printed, which logs no skips."""
+    if not isinstance(run.plan.scenario.workload, Command):
+        return ""
+    return "\n".join(file.read_text(errors="replace") for file in sorted(attempt.path.glob("*.std*")))
 
 
 def _invisible(run: Run, attempt: AttemptRun, name: str, records: list[Record]) -> bool:

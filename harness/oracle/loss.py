@@ -8,7 +8,8 @@ the baseline skipped for the same reason is equal: its loss is not a number by n
 Does not verify: anything that the loss does not feel within the run, such as averages of weights, or moments at a small
 learning rate (`state` does); which samples were read (`data` does); a silent restart
 from scratch, whose curve is identical (`progress` does); a tail that a job that did not finish is missing (`completion`).
-With a baseline that differs from itself it says nothing: `control` does.
+With a baseline that differs from itself it says nothing: `control` does. Nor does it of a foreign job on another number of ranks
+whose batches then hold another number of samples.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.oracle.finding import Finding, fail, hex_text, inconclusive, numbers_text
-from harness.oracle.history import History, finished
+from harness.oracle.history import History, finished, same_work
 from harness.store import AttemptRun, Baseline, Batch, Run
 
 _ORACLE = "loss"
@@ -68,8 +69,9 @@ def loss(run: Run, baseline: Baseline) -> list[Finding]:
     """Compares every batch of every attempt with the uninterrupted run."""
     if baseline.unstable:
         return []
-    findings = _batch_sets(run, baseline)
-    for attempt in run.attempts:
+    comparable = [attempt for attempt in run.attempts if same_work(run, baseline, attempt)]
+    findings = _batch_sets(run, baseline) if comparable == run.attempts else []
+    for attempt in comparable:
         findings += _first_difference(attempt, list(_pairs(attempt, baseline)), run.plan.scenario.tolerance)
     return findings
 
@@ -81,7 +83,11 @@ def max_difference(run: Run, baseline: Baseline) -> float | None:
         NaN if any difference is not a number; None if nothing could be compared.
     """
     found = [
-        difference for attempt in run.attempts for pair in _pairs(attempt, baseline) for difference, _, _ in pair.differences
+        difference
+        for attempt in run.attempts
+        if same_work(run, baseline, attempt)
+        for pair in _pairs(attempt, baseline)
+        for difference, _, _ in pair.differences
     ]
     if any(math.isnan(difference) for difference in found):
         return math.nan

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from harness.oracle.data import data
 from harness.oracle.finding import COMPONENTS, Finding, fail, inconclusive
-from harness.oracle.history import History, Resume, Save, saves
+from harness.oracle.history import History, Resume, Save, same_work, saves
 from harness.oracle.loss import loss
 from harness.oracle.whole import views, without_rounding
 from harness.scenario import Command
@@ -87,7 +87,7 @@ def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) 
     """
     if _same_bits(run, baseline, attempt, resume.rank):
         golden_log, read = baseline.ranks[resume.rank], _digests
-    elif _repeats(run, baseline) and 0 in baseline.ranks:
+    elif _repeats(run, baseline) and 0 in baseline.ranks and same_work(run, baseline, attempt):
         golden_log, read = baseline.ranks[0], without_rounding
     else:
         return []

@@ -32,6 +32,8 @@ def check_text(check: Check) -> str:
 
 def part_lines(part: Part) -> list[str]:
     """One part of a check."""
+    if part.blocked:
+        return [f"{part.outcome} {part.name}: {part.blocked}"]
     if part.exploration is not None:
         return [f"{part.outcome} {part.name}", *(f"  {line}" for line in exploration_lines(part.exploration))]
     if part.search is not None:
@@ -117,6 +119,7 @@ def check_json(command: Sequence[str], check: Check) -> dict[str, Any]:
         },
         "summary": {**counts, "cases_per_min": 60 * len(cases) / check.took_s if check.took_s else None},
         "coverage": [_coverage(part) for part in check.parts],
+        "left_out": list(check.left_out),
         "causes": [_cause(part, cause) for part in check.parts if part.exploration for cause in part.exploration.causes],
         "cases": cases,
     }
@@ -132,7 +135,8 @@ def _part_cases(part: Part) -> list[dict[str, Any]]:
 def _coverage(part: Part) -> dict[str, Any]:
     exploration = part.exploration
     if exploration is None:
-        return {"part": part.name, "cases": len(part.cases), "left_out": part.left_out, "notes": list(part.notes)}
+        blocked = {"inconclusive": part.blocked} if part.blocked else {}
+        return blocked | {"part": part.name, "cases": len(part.cases), "left_out": part.left_out, "notes": list(part.notes)}
     found = exploration.enumeration
     return {
         "part": part.name,

@@ -23,12 +23,14 @@ class Golden:
         steps: batches done → optimizer updates done.
         samples: batch → its samples.
         saves: batches done → name of the checkpoint that was saved then.
+        world_size: number of ranks.
     """
 
     states: dict[int, dict[str, str]] = field(default_factory=dict)
     steps: dict[int, int] = field(default_factory=lambda: {0: 0})
     samples: dict[int, tuple[int, ...]] = field(default_factory=dict)
     saves: dict[int, str] = field(default_factory=dict)
+    world_size: int = 0
 
     @property
     def last(self) -> int:
@@ -67,7 +69,9 @@ def read_golden(folder: str, rank: int) -> Golden:
         for line in file:
             record = json.loads(line)
             event = record.get("event")
-            if event == "batch":
+            if event == "start":
+                golden.world_size = int(record.get("world_size", 0))
+            elif event == "batch":
                 done = record["batch"]
                 golden.steps[done] = record["step"]
                 golden.samples[done] = tuple(record.get("samples", ()))

@@ -1,0 +1,345 @@
+"""`harness check -- COMMAND`: the default plan for any trainer, within a budget, the worst and most informative cases first.
+
+Responsible for: the order of the parts, their shares of the budget, running the planned cases several at a time, and saying why
+nothing can be said of a job that never saves, never resumes, or does not repeat itself.
+Not responsible for: which cases there are (`harness.check_plan`), how explorations work (`harness.check`, `harness.explore`).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import psutil
+
+from harness import check_plan
+from harness import explore as exploring
+from harness.case import Workbench, run_case
+from harness.check import Case, Check, Part, Parts, Request, Say
+from harness.check_plan import Job, Planned
+from harness.errors import HarnessError
+from harness.explore import Recordings
+from harness.oracle.finding import inconclusive
+from harness.oracle.verdict import Verdict
+from harness.scenario import Command, Scenario
+from harness.store import Baseline, RunDirectory, read_attempt, read_records
+from harness.trace import SaveWindow
+from harness.warming import Started, choose_launch
+from harness.workers import run_all
+
+# Of the time that is left when each of them begins.
+_CRASH_SHARE, _POWER_SHARE, _RECOVERY_SHARE = 0.4, 0.5, 0.5
+_LEAST_STATES = 6
+# Undisturbed, a job may take so long; its restarts then get a multiple of what it took.
+FIRST_DEADLINE_S = 600.0
+_LEAST_DEADLINE_S, _DEADLINE_FACTOR = 60.0, 5.0
+_MEMORY_SHARE = 0.9
+NEVER_RESUMED = (
+    'the job never resumed: each restart began from scratch although a checkpoint stood there. Pass --resume-command "…", or the '
+    "option of your trainer that resumes (expected: started again, the same command goes on from its newest checkpoint)"
+)
+
+
+def check_command(request: Request, bench: Workbench, folder: Path, say: Say, progress: exploring.Progress) -> Check:
+    """Runs all parts of the plan that the budget has room for.
+
+    Args:
+        request: what is asked for; its workload is a command.
+        bench: where cases are run.
+        folder: where recordings and run directories go; made, and must not exist.
+        say: is told of each part that begins.
+        progress: as for `harness.explore.explore`.
+
+    Raises:
+        UsageError: the command fails by itself, or does nothing that can be seen.
+        LaunchError, CapabilityError: it could not be run.
+    """
+    began = time.monotonic()
+    until = None if request.budget_s is None else began + request.budget_s
+    say("running the job twice, undisturbed")
+    patient = request.scenario.model_copy(update={"deadline_s": FIRST_DEADLINE_S})
+    started = choose_launch(patient, bench, request.launch)
+    say(started.text)
+    deadline_s = max(_LEAST_DEADLINE_S, _DEADLINE_FACTOR * _took_s(started.golden))
+    scenario = started.scenario.model_copy(update={"deadline_s": deadline_s})
+    bench = replace(started.bench, runs=folder / "cases")
+    shared = _Shared(
+        replace(request, scenario=scenario), bench, folder, until, say, progress, started, Job.of(started.baseline.ranks)
+    )
+    golden_s = time.monotonic() - began
+    parts = list(shared.all())
+    _tidy(parts)
+    return Check(shared.request, tuple(parts), golden_s, time.monotonic() - began, shared.recordings, shared.left_out)
+
+
+@dataclass(frozen=True)
+class _RunOne:
+    """Runs one planned case; None where the time is up."""
+
+    scenario: Scenario
+    bench: Workbench
+    until: float | None
+
+    def __call__(self, planned: Planned) -> Case | None:
+        if self.until is not None and time.monotonic() > self.until:
+            return None
+        changes = {
+            "name": f"{self.scenario.name}-" + re.sub(r"[^A-Za-z0-9_.]+", "-", planned.title)[:60].strip("-"),
+            "faults": planned.faults,
+            "world_sizes": planned.world_sizes or self.scenario.world_sizes,
+            "expect": planned.expect,
+            "max_attempts": planned.max_attempts,
+        }
+        scenario = self.scenario.model_copy(update=changes)
+        try:
+            verdict, directory = run_case(scenario, self.bench)
+        except HarnessError as error:  # of one case; the others can still be told
+            finding = inconclusive("not-comparable", "check", f"this case could not be run: {error}")
+            return Case(
+                planned.title, Verdict(scenario.name, "; ".join(planned.faults), "INCONCLUSIVE", (finding,)), self.bench.runs
+            )
+        return Case(planned.title, verdict, directory.path)
+
+
+@dataclass
+class _Shared:
+    """The parts of one check, and what they share."""
+
+    request: Request
+    bench: Workbench
+    folder: Path
+    until: float | None
+    say: Say
+    progress: exploring.Progress
+    started: Started
+    job: Job
+    recordings: Recordings | None = None
+    left_out: list[str] = field(default_factory=list)
+    rate_s: float = 1.0  # seconds per case, as measured
+
+    def all(self) -> Iterator[Part]:
+        """Runs one part after the other, as long as there is something to be learnt."""
+        if why := _nothing_to_judge(self.started.baseline):
+            yield Part(check_plan.CONTROL, blocked=why)
+            return
+        first = check_plan.first_cases(self.job)
+        ran = self._run("the control, kills between saves, SIGTERM", first)
+        if not ran:
+            yield Part(check_plan.CONTROL, blocked="the budget was used up before the control had run (--budget)")
+            return
+        if _never_resumed(ran):
+            yield from self._parts([pair for pair in ran if pair[0].part == check_plan.CONTROL])
+            yield Part(check_plan.KILLS, blocked=NEVER_RESUMED)
+            return
+        yield from self._parts(ran)
+        if self.job.saves or self._has_written():
+            yield from self._attacks(dict(ran))
+        else:
+            yield Part("crash points of a save", blocked=self._never_saved())
+
+    def _attacks(self, ran: dict[Planned, Case]) -> Iterator[Part]:
+        """All that is done to saves, and what the job does after them."""
+        if self._over("crash points of a save, and all that follows"):
+            return
+        self.say("recording the job, to learn what it writes")
+        scenario, bench = self.request.scenario, self.bench
+        self.recordings = exploring.record(scenario, bench, self.folder / "recorded")
+        parts = Parts(self.request, self.recordings, bench, self.folder, self.until, self.say, self.progress)
+        windows = parts.windows()
+        for window in windows:
+            yield self._sampled(parts, f"crash points of {window.name}", window, _CRASH_SHARE / len(windows), power=False)
+        yield from self._parts(self._run("second interruptions, errors, damage, hung ranks", self._planned(ran, windows)))
+        if self.request.modelled:
+            for window in windows:
+                yield self._sampled(parts, f"power cuts during {window.name}", window, _POWER_SHARE / len(windows), power=True)
+        yield from self._long_ones()
+        yield from self._rest(parts, windows)
+
+    def _planned(self, ran: dict[Planned, Case], windows: Sequence[SaveWindow]) -> list[Planned]:
+        """The cases that come after the first crash points: what needs no other uninterrupted run."""
+        assert self.recordings is not None
+        trace, save = self.recordings.recorded.trace, self.job.attacked
+        cases = [case for case in check_plan.later_cases(self.job, ()) if case.part != check_plan.OVERFLOW]
+        if save is not None and save.known is not None:
+            again = check_plan.cut_restart(trace, trace.saves(), save.known)
+            cases[:0] = [again] if again else []
+        cases += [twice] if (twice := self._second_request(ran)) else []
+        cases += [] if self.request.errors else check_plan.failing_operations(trace, windows[0]) if windows else []
+        return cases + ([] if self.request.damage else self._damages())
+
+    def _long_ones(self) -> Iterator[Part]:
+        """Cases that need an uninterrupted run of their own, or other numbers of ranks."""
+        sizes, notes = self._sizes()
+        self.left_out += notes
+        cases = [c for c in check_plan.later_cases(self.job, sizes) if c.part in (check_plan.OVERFLOW, check_plan.SIZES)]
+        if cases:
+            yield from self._parts(self._run("overflow batches, other numbers of ranks", cases))
+
+    def _rest(self, parts: Parts, windows: Sequence[SaveWindow]) -> Iterator[Part]:
+        """What takes longest, and finds least that is new."""
+        if self.request.interleave and self.job.ranks > 1:
+            for window in windows:
+                if not self._over(f"interleavings of {window.name}"):
+                    yield replace(parts.interleaved(window), stated=True)
+        if self.request.damage and not self._over("every damage at rest"):
+            yield replace(parts.damaged(), stated=True)
+        if self.request.errors and not self._over("an error of each operation"):
+            yield from (replace(part, stated=True) for part in parts.failing_operations())
+        if self.request.power in ("real", "both"):
+            yield from (parts.cut_for_real(window) for window in windows)
+        if self.request.recovery and windows and not self._over("crash points of the recovery"):
+            try:
+                yield from (self._stated(part) for part in parts.recoveries(windows[0], self._limit(_RECOVERY_SHARE)))
+            except HarnessError as error:  # a restart that fails has been told of already
+                self.left_out.append(f"crash points of the recovery: {str(error).splitlines()[0]}")
+
+    # -- running --------------------------------------------------------------------------------------------------------
+
+    def _run(self, name: str, cases: Sequence[Planned]) -> list[tuple[Planned, Case]]:
+        """Those of the cases that the budget has room for."""
+        if not cases:
+            return []
+        self.say(name)
+        began = time.monotonic()
+        task = _RunOne(self.request.scenario, self.bench, self.until)
+        found, failing = [], 0
+        for planned, case in run_all(task, cases, min(self.request.jobs, len(cases))):
+            if case is None:
+                self.left_out.append(f"{planned.part}: {planned.title}")
+                continue
+            found.append((planned, case))
+            failing += case.verdict.outcome == "FAIL"
+            self.progress(len(found), failing, len(cases))
+        if found:
+            self.rate_s = max(0.05, (time.monotonic() - began) / len(found))
+        return found
+
+    def _parts(self, ran: Sequence[tuple[Planned, Case]]) -> Iterator[Part]:
+        for name in dict.fromkeys(planned.part for planned, _ in ran):
+            cases = tuple(case for planned, case in ran if planned.part == name)
+            yield Part(name, cases=cases, stated=True, notes=self._notes(name))
+
+    def _notes(self, name: str) -> tuple[str, ...]:
+        if name == check_plan.SIZES:
+            return ("losses are compared where a batch holds as many samples on both numbers of ranks",)
+        if name in (check_plan.ERRORS, check_plan.DAMAGE):
+            option = "--errors" if name == check_plan.ERRORS else "--damage"
+            return (f"a sample; {option} takes them all",)
+        return ()
+
+    def _sampled(self, parts: Parts, name: str, window: SaveWindow, share: float, *, power: bool) -> Part:
+        began = time.monotonic()
+        part = self._stated(parts.explored(name, window, kill=not power, power=power, limit=self._limit(share), share=share))
+        exploration = part.exploration
+        if exploration is not None and exploration.num_resumes:
+            self.rate_s = max(0.05, (time.monotonic() - began) / exploration.num_resumes)
+        return part
+
+    def _stated(self, part: Part) -> Part:
+        found = part.exploration
+        if found is not None and (count := found.left_out + found.not_asked):
+            self.left_out.append(f"{part.name}: {count} of {count + len(found.judged)} distinct states (a sample)")
+        return replace(part, stated=True)
+
+    def _limit(self, share: float) -> int | None:
+        """How many resumes fit into a share of the time that is left, at the rate that was measured."""
+        if self.request.limit is not None or self.until is None:
+            return self.request.limit
+        return max(_LEAST_STATES, int(share * max(0.0, self.until - time.monotonic()) / self.rate_s))
+
+    def _over(self, what: str) -> bool:
+        if self.until is None or time.monotonic() < self.until:
+            return False
+        self.left_out.append(what)
+        return True
+
+    # -- what is known of the job ------------------------------------------------------------------------------------------
+
+    def _second_request(self, ran: dict[Planned, Case]) -> Planned | None:
+        asked = next((case for planned, case in ran.items() if planned.part == check_plan.ASKED), None)
+        if asked is None:
+            return None
+        attempt = read_attempt(RunDirectory(asked.path).attempt(0))
+        last = max((batch.step for log in attempt.ranks.values() for batch in log.batches), default=0)
+        twice = check_plan.second_request(self.job, attempt.operations, last)
+        if twice is None:
+            self.left_out.append(
+                f"{check_plan.ASKED_TWICE}: the first one ends the job at once, so there is no moment for a second"
+            )
+        return twice
+
+    def _damages(self) -> list[Planned]:
+        save = self.job.attacked
+        records, _ = read_records(self.started.golden / "attempt.jsonl")
+        commits = [record for record in records if record["event"] == "committed"]
+        upto = [record for record in commits if save is not None and record["step"] <= save.step]
+        if not upto:
+            return []
+        ends = [path for record in records if record["event"] == "files" for path in record["files"]]
+        others = {path.split("/", 1)[0] for path in ends} - {record["checkpoint"] for record in commits}
+        standing = [*(record["checkpoint"] for record in upto), *others]
+        cases = check_plan.damages(self.job, {path: size for path, (size, _) in upto[-1]["files"].items()}, standing)
+        if not cases:
+            self.left_out.append("damage at rest: the newest checkpoint cannot be told by its name among what the job writes")
+        return cases
+
+    def _sizes(self) -> tuple[tuple[int, ...], list[str]]:
+        """Other numbers of ranks that the command can be given and the memory has room for, and what is left out."""
+        workload, notes, fit = self.request.scenario.workload, [], []
+        assert isinstance(workload, Command)
+        if not any("{world_size}" in word for word in workload.command):
+            return (), ["other numbers of ranks: the command has no {world_size}"]
+        for size in check_plan.other_sizes(self.job.ranks, self.request.world_sizes):
+            needed, free = size * _rank_memory(self.started.golden), _MEMORY_SHARE * psutil.virtual_memory().available
+            if needed > free:
+                room = f"{needed / 2**30:.1f} GiB by the memory of a rank of the undisturbed run, {free / 2**30:.1f} GiB are free"
+                notes.append(f"{size} ranks: they would need {room}")
+            else:
+                fit.append(size)
+        return tuple(fit), notes
+
+    def _has_written(self) -> bool:
+        records, _ = read_records(self.started.golden / "attempt.jsonl")
+        return any(record["event"] == "files" and record["files"] for record in records)
+
+    def _never_saved(self) -> str:
+        recordings = exploring.record(self.request.scenario, self.bench, self.folder / "recorded", once=True)
+        return "the job never saved: " + exploring.no_checkpoint(recordings.recorded.directory.checkpoints, recordings.outside)
+
+
+def _nothing_to_judge(baseline: Baseline) -> str:
+    if baseline.unstable:
+        return (
+            f"the job is not deterministic: two undisturbed runs differ, first at {baseline.unstable}. Seed every generator and "
+            "use deterministic algorithms, so that a resumed run can be told from another one"
+        )
+    return ""
+
+
+def _never_resumed(ran: Sequence[tuple[Planned, Case]]) -> bool:
+    """Whether each restart began anew although a checkpoint stood there; once is not enough to say so."""
+    owed = [case.verdict for planned, case in ran if planned.owed]
+    return bool(owed) and all(verdict.kind == "restarted-from-scratch" for verdict in owed)
+
+
+def _took_s(golden: Path) -> float:
+    records, _ = read_records(golden / "attempt.jsonl")
+    return max((float(record["duration_s"]) for record in records if record["event"] == "ended"), default=0.0)
+
+
+def _rank_memory(golden: Path) -> float:
+    """Bytes that the largest process of the uninterrupted run had in memory."""
+    records, _ = read_records(golden / "attempt.jsonl")
+    return 1024.0 * max((record.get("max_memory_kib", 0) for record in records if record["event"] == "exited"), default=0)
+
+
+def _tidy(parts: Sequence[Part]) -> None:
+    """Removes the run directories of what has passed, as explorations do."""
+    for part in parts:
+        for case in part.cases:
+            if case.verdict.outcome == "PASS":
+                shutil.rmtree(case.path, ignore_errors=True)
