@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 _waiting: dict[str, list[Callable[[], None]]] = {}
+_executed: set[str] = set()  # all of their code has run, whatever the import system still has to do
 
 
 def when_imported(name: str, call: Callable[[], None]) -> None:
     """Calls at once if the module is there already."""
-    if name in sys.modules and not _is_loading(sys.modules[name]):
+    if name in _executed or (name in sys.modules and not _is_loading(sys.modules[name])):
         call()
         return
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -71,6 +72,7 @@ class _Loader(importlib.abc.Loader):
             module.__spec__.loader = self._real
         module.__loader__ = self._real
         self._real.exec_module(module)
+        _executed.add(module.__name__)
         for call in _waiting.pop(module.__name__, []):
             with contextlib.suppress(Exception):
                 call()
