@@ -51,8 +51,8 @@ class Cause:
     """Why some states fail.
 
     Attributes:
-        sort: `gap` (a kill between two operations), `order` (a missing order of two ranks), `durability` (a missing sync), `resume`
-            (every resume is wrong, so the save's operations have no part in it).
+        sort: `gap` (a kill between two operations), `order` (a missing order of two ranks), `durability` (a missing sync), or
+            `resume` (every resume is wrong, so the save's operations have no part in it).
         kind: the failure kind of the plainest state; `text` names others.
         component: what was lost or damaged there.
         text: the cause in words, to be read after "N states fail because".
@@ -274,7 +274,27 @@ def _of_losses(rows: Sequence[tuple[CrashState, Judged]], trace: Trace) -> list[
         small = next(small for small, known in enough if known is statement)
         statement.lost += [text for text in texts if _without_rank(text) in small and text not in statement.lost]
         statement.members.append((state, one))
-    return [statement for _, statement in enough]
+    return _of_one_sync([statement for _, statement in enough])
+
+
+def _of_one_sync(statements: Sequence[_Statement]) -> list[_Statement]:
+    """Losses of several files of a checkpoint that lack the same sort of sync, as one: who never syncs has one defect."""
+    joined: dict[tuple[object, ...], _Statement] = {}
+    for statement in statements:
+        syncs = frozenset(_FILE_SYNC if _FILE_SYNC in text else "a directory's" for text in statement.lost)
+        names = frozenset(_checkpoint_in(text) for text in statement.lost)
+        weight = min(weight_of(one.verdict.kind or "") for _, one in statement.members)
+        known = joined.setdefault((syncs, names, weight), statement)
+        if known is not statement:
+            known.lost += [text for text in statement.lost if text not in known.lost]
+            known.members += statement.members
+    return list(joined.values())
+
+
+def _checkpoint_in(text: str) -> str:
+    """The checkpoint that a loss is of, without its number: "checkpoint-*"; "" for what lies in no folder of its own."""
+    name = re.search(r"(?:content of|creation of|rename of|unlink of|mkdir of) ([^ /]+)/", text)
+    return re.sub(r"[\d*]+", "*", name[1]) if name else ""
 
 
 def _without_rank(text: str) -> str:

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from harness.check import Request
@@ -66,6 +67,16 @@ def parse_trace_request(options: Mapping[str, Any], problems: Sequence[str] = ()
     scenario = _scenario("trace", {**options, "seed": "0"}, found)
     if found:
         raise UsageError(found)
+    return scenario
+
+
+def parse_command(words: Sequence[str]) -> Scenario:
+    """The job that a command line is, as `harness check -- WORDS` takes it. Raises: UsageError with every problem found."""
+    problems: list[str] = []
+    options = {"command": tuple(words), "format": None, "world_size": None, "steps": None, "seed": "0", "defect": ()}
+    scenario = _scenario("check", options, problems)
+    if problems:
+        raise UsageError(problems)
     return scenario
 
 
@@ -128,7 +139,7 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
         workload = {"kind": "reference"}
     elif command:
         # As for any program that is given to another one to run: where the user stands.
-        workload = {"kind": "command", "command": command, "directory": os.getcwd(), "probe": True}  # noqa: PTH109
+        workload = {"kind": "command", "command": command, "directory": str(Path.cwd()), "probe": True}
         workload |= {"steps": steps} if steps else {}
         if options.get("python"):
             workload["python"] = options["python"]

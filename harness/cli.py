@@ -106,7 +106,7 @@ def replay(file: Path, out: Path, json_file: Path | None) -> int:
     type=click.Choice(["auto", "warm", "cold"]),
     default="auto",
     show_default=True,
-    help="How a command is started: warm, from a preloaded process; cold, as it stands; auto, warm where that gives the same numbers.",
+    help="How a command is started: warm, from a preloaded process; cold, as it stands; auto, warm if it gives the same numbers.",
 )
 @click.option("--budget", default=None, help="Stop after so long: 90s, 10m, 2h. [default: 5m for a command, else none]")
 @click.option("--resume-command", default=None, metavar="TEXT", help="What is run after the first launch, where it is another.")

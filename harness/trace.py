@@ -108,7 +108,7 @@ class Mark:
     time_s: float = 0.0
 
 
-_LOOSE_FROM_BYTES, _LOOSE_BYTES = 512, 64
+_LOOSE_FROM_BYTES, _LOOSE_BYTES = 2048, 256
 Event = Operation | Mark
 
 
@@ -372,7 +372,7 @@ def first_difference(first: Trace, second: Trace) -> str:
 
 
 def _are_alike(size_bytes: int, other_bytes: int) -> bool:
-    """A pickle of numbers that nobody has seeded is some bytes longer or shorter every time, and is the same file all the same."""
+    """A pickle of numbers that nobody has seeded is some bytes longer or shorter every time; it is the same file all the same."""
     return size_bytes == other_bytes or (
         min(size_bytes, other_bytes) >= _LOOSE_FROM_BYTES and abs(size_bytes - other_bytes) <= _LOOSE_BYTES
     )

@@ -28,7 +28,7 @@ class ColdLaunch:
         with theirs:
             try:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "harness.launch.keeper", str(theirs.fileno())],
+                    [sys.executable, "-P", "-m", "harness.launch.keeper", str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                 )

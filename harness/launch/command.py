@@ -98,7 +98,7 @@ def _launcher(words: list[str], environment: dict[str, str], folder: Path) -> Pr
 
 
 def _programs(words: list[str], environment: dict[str, str], folder: Path, attempt: int, port: int) -> tuple[ProcessSpec, ...]:
-    """The processes that a command line would start, as forks of the preloaded one; the command itself if it is not understood."""
+    """The processes that a command line would start, as forks of the preloaded one; the command itself if it is another one."""
     program = understand(words)
     if program is None:
         return (_launcher(words, environment, folder),)

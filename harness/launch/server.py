@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 
@@ -102,6 +103,10 @@ def main() -> None:
     os.setsid()
     for name in PAGES:
         os.environ.pop(name, None)
+    # What a killed rank leaves among temporary files goes with the session; short, since sockets are made there.
+    temporary = Path(path).parent / "tmp"
+    temporary.mkdir(exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
     try:
         preload(modules)
     except (ImportError, RuntimeError) as error:

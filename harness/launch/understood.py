@@ -1,4 +1,4 @@
-"""What a command line would start: `python train.py …` and `torchrun … train.py …`, read without running them. Pure but for files.
+"""What a command line would start: `python train.py …` and `torchrun … train.py …`, read without running them.
 
 Responsible for: telling whether a command can be started from the preloaded process, and as what. What it does not understand is
 started as it stands: a guess would be another program than the user's.

@@ -94,6 +94,7 @@ class WarmLaunch:
                 process = subprocess.Popen(
                     [
                         sys.executable,
+                        "-P",  # a file of the user's where he stands must not be taken for a library
                         "-m",
                         "harness.launch.server",
                         str(self.address),

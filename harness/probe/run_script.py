@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import importlib.machinery
 import os
 import random
 import runpy
@@ -36,6 +37,9 @@ def main(arguments: list[str]) -> int:
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
+    probe = sys.modules.get("resume_probe")
+    if probe is not None:
+        probe.exit_code = code  # type: ignore[attr-defined]
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     return code
@@ -50,25 +54,47 @@ def _code_of(error: SystemExit) -> int:
 
 def _run(arguments: list[str]) -> None:
     sys.orig_argv[:] = [sys.executable, *arguments]
-    # The fork has its generators as the preloaded process had them; a new interpreter seeds them by chance.
-    random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    _seed_by_chance()
+    # Where the preloaded process was started has nothing to do with the script.
+    del sys.path[0]
+    given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:] = [*given, *(entry for entry in sys.path if entry not in given)]
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.ORIGINAL_DIR = str(Path.cwd())  # type: ignore[attr-defined]
+    script, is_module = arguments[0], arguments[0] == "-m"
+    sys.path.insert(0, str(Path.cwd() if is_module else Path(script).resolve().parent))
     if os.environ.get("HARNESS_PROBE"):
-        sys.path.insert(0, str(Path(__file__).parent / "injected"))
-        import resume_probe  # type: ignore[import-not-found]
-
-        resume_probe.watch()
-    if arguments[0] == "-m":
-        sys.path.insert(0, str(Path.cwd()))
+        _watch()
+    if is_module:
         sys.argv[:] = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        # What the program has in its globals lives to the end of the process.
+        _kept.append(runpy.run_module(arguments[1], run_name="__main__", alter_sys=True))
         return
-    script = arguments[0]
     sys.argv[:] = arguments
-    sys.path.insert(0, str(Path(script).resolve().parent))
     module = types.ModuleType("__main__")
     module.__file__ = script
     module.__dict__["__builtins__"] = builtins
+    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
     sys.modules["__main__"] = module
     exec(compile(Path(script).read_bytes(), script, "exec"), module.__dict__)  # noqa: S102  it is what is asked for
+
+
+_kept: list[dict[str, object]] = []
+
+
+def _seed_by_chance() -> None:
+    """The fork has its generators as the preloaded process had them; a new interpreter seeds them by chance."""
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
+def _watch() -> None:
+    """As `sitecustomize` does; the folder stands on the path for the interpreters that the script starts, and here as well."""
+    folder = str(Path(__file__).parent / "injected")
+    if folder not in sys.path:
+        sys.path.insert(1, folder)
+    import resume_probe  # type: ignore[import-not-found, unused-ignore]
+
+    resume_probe.watch()

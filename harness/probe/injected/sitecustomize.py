@@ -14,18 +14,25 @@ import sys
 
 
 def _hidden() -> None:
-    """Runs the `sitecustomize` that stands further down the path, as Python would have done."""
+    """Runs the `sitecustomize` that stands further down the path, as Python would have done; it is the one by that name then."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  nothing is imported before the trainer needs it
     rest = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # noqa: PTH100
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 
 
-with contextlib.suppress(ImportError):
-    _hidden()
-if os.environ.get("HARNESS_PROBE"):
-    import resume_probe
+def _watch() -> None:
+    if os.environ.get("HARNESS_PROBE") and os.environ.get("HARNESS_EVENT_LOG"):
+        from resume_probe import watch
 
-    resume_probe.watch()
+        watch()
+
+
+try:
+    _hidden()  # what it raises Python says in its own words, as ever
+finally:
+    with contextlib.suppress(Exception):
+        _watch()

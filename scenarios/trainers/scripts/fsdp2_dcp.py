@@ -51,6 +51,7 @@ if where:
     dcp.load({"app": app}, checkpoint_id=where)
 rows = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
 pending = None
+background = dist.new_group() if args.in_background else None  # training goes on with the other one meanwhile
 while app.step < args.max_steps:
     x = rows[(app.step * world + rank) * 4 % 64 :][:4]
     loss = (model(x) - x.sum(1, keepdim=True)).pow(2).mean()
@@ -64,7 +65,7 @@ while app.step < args.max_steps:
         if pending is not None:
             pending.result()
         if args.in_background:
-            pending = dcp.async_save({"app": app}, checkpoint_id=os.path.join(args.out, name))
+            pending = dcp.async_save({"app": app}, checkpoint_id=os.path.join(args.out, name), process_group=background)
         else:
             dcp.save({"app": app}, checkpoint_id=os.path.join(args.out, name))
         if rank == 0 and not args.one_id:

@@ -17,10 +17,16 @@ from typing import Any
 
 import torch
 
+from .found import Found
+
 # What a wrapper puts before the name of a parameter.
 _WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
 # Larger tensors are read with a checksum: a quarter of the time.
 _HASHED_BYTES = 1 << 20
+_MANY = 64
+# Of a longer row of a batch these many pieces of so many bytes are read, spread over it.
+_ROW_BYTES = 8192
+_PIECES, _PIECE_BYTES = 32, 128
 # What schedulers count of themselves, and no learning rate depends on.
 _NOT_STATE = ("_step_count", "verbose", "_get_lr_called_within_step", "_is_initial")
 
@@ -32,16 +38,21 @@ def plain_name(name: str) -> str:
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor, or of the part of it that this rank holds."""
-    local = tensor.detach()
+    local = _local(tensor)
+    if local.numel() == 0 or local.data_ptr() == 0:
+        return memoryview(b"")
+    return memoryview(ctypes.string_at(local.data_ptr(), local.numel() * local.element_size()))
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor, in memory that can be read."""
+    local: Any = tensor.detach()
     if hasattr(local, "to_local"):
         local = local.to_local()
     if hasattr(local, "wait"):
         local = local.wait()
-    local = local.cpu().contiguous()
-    size = local.numel() * local.element_size()
-    if size == 0 or local.data_ptr() == 0:
-        return memoryview(b"")
-    return memoryview(ctypes.string_at(local.data_ptr(), size))
+    found: torch.Tensor = local.cpu().contiguous()
+    return found.resolve_conj().resolve_neg()
 
 
 def _feed(digest: Any, value: object) -> None:
@@ -55,14 +66,17 @@ def _feed(digest: Any, value: object) -> None:
             _feed(digest, value[key])
     elif isinstance(value, (list, tuple)):
         digest.update(f"[{len(value)}".encode())
+        if len(value) > _MANY and type(value[0]) is int:  # Python's generator: one number after the other would take a while
+            digest.update(repr(value).encode())
+            return
         for item in value:
             _feed(digest, item)
     elif isinstance(value, float):
         digest.update(value.hex().encode())
     elif value is None or isinstance(value, (bool, int, str, bytes)):
         digest.update(repr(value).encode())
-    elif type(value).__module__ == "numpy":
-        digest.update(repr(value.tolist()).encode())
+    elif type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
+        digest.update(value.tobytes())
     # Anything else (functions, objects) has no value that two processes could share.
 
 
@@ -73,22 +87,31 @@ def digest(value: object) -> str:
     return found.hexdigest()
 
 
-def models(modules: Iterable[torch.nn.Module]) -> dict[str, str]:
+def models(found: Found) -> dict[str, str]:
     """`model` and `buffers`."""
-    parameters: dict[str, torch.Tensor] = {}
+    parameters = _named(found)
     buffers: dict[str, torch.Tensor] = {}
-    for number, module in enumerate(modules):
-        parameters.update((f"{number}.{plain_name(name)}", value) for name, value in module.named_parameters())
+    for number, module in enumerate(found.roots):
         buffers.update((f"{number}.{plain_name(name)}", value) for name, value in module.named_buffers())
-    found = {"model": digest(parameters)} if parameters else {}
-    return found | ({"buffers": digest(buffers)} if buffers else {})
+    digests = {"model": digest(parameters)} if parameters else {}
+    return digests | ({"buffers": digest(buffers)} if buffers else {})
 
 
-def optimizers(found: Iterable[torch.optim.Optimizer], modules: Iterable[torch.nn.Module]) -> dict[str, str]:
+def _named(found: Found) -> dict[str, torch.Tensor]:
+    owned = {id(p) for one in found.optimizers for group in one.param_groups for p in group["params"]}
+    return {
+        name: found.trained(name, value, owned)
+        for number, module in enumerate(found.roots)
+        for full, value in module.named_parameters()
+        for name in [f"{number}.{plain_name(full)}"]
+    }
+
+
+def optimizers(found: Found) -> dict[str, str]:
     """`optimizer`: its state by the names of parameters, and the options of its groups but for the learning rate."""
-    names = {id(value): f"{n}.{plain_name(name)}" for n, m in enumerate(modules) for name, value in m.named_parameters()}
+    names = {id(value): name for name, value in _named(found).items()}
     state: dict[str, object] = {}
-    for number, optimizer in enumerate(found):
+    for number, optimizer in enumerate(found.optimizers):
         for place, group in enumerate(optimizer.param_groups):
             state[f"{number}.{place}"] = {key: v for key, v in group.items() if key not in ("params", "lr", "initial_lr")}
             for index, parameter in enumerate(group["params"]):
@@ -130,28 +153,45 @@ def generators() -> dict[str, str]:
     if numpy is not None and hasattr(numpy, "random"):
         name, keys, *rest = numpy.random.get_state()
         found["rng.numpy"] = digest([name, keys.tobytes(), *rest])
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found["rng.cuda"] = digest(torch.cuda.get_rng_state_all())
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # of this device only: to ask another one would start it
+        found["rng.cuda"] = digest(torch.cuda.get_rng_state())
     return found
 
 
-def rows(values: Iterable[object], most: int = 4096) -> list[int]:
-    """One number of 60 bits per sample of a batch: what stands in the same row of all tensors whose first size is the batch's."""
-    tensors = list(_tensors(values, 0))
+def rows(values: Iterable[object], most: int = 256) -> list[int]:
+    """One number of 60 bits per sample of a batch: what stands in the same row of all tensors whose first size is the batch's.
+
+    One number for all of it where there are more rows than `most`. Of long rows pieces are read.
+    """
+    tensors = [_local(tensor) for tensor in _tensors(values, 0)]
     sized = [tensor for tensor in tensors if tensor.dim() > 0]
     if not sized:
-        return [int(digest(tensors)[:15], 16)] if tensors else []
+        return [_number_of([(_view(tensor), 0, tensor.element_size()) for tensor in tensors])] if tensors else []
     count = sized[0].shape[0]
     if count > most or count == 0:
-        return [int(digest(sized)[:15], 16)]
-    parts = [(data, len(data) // count) for tensor in sized if tensor.shape[0] == count and len(data := tensor_bytes(tensor))]
-    found = []
-    for row in range(count):
-        one = hashlib.blake2b(digest_size=8)
-        for data, size in parts:
-            one.update(data[row * size : (row + 1) * size])
-        found.append(int(one.hexdigest()[:15], 16))
-    return found
+        return [_number_of([(view, 0, len(view)) for view in map(_view, sized)])]
+    parts = [(view, len(view) // count) for tensor in sized if tensor.shape[0] == count and len(view := _view(tensor))]
+    return [_number_of([(view, row * size, size) for view, size in parts]) for row in range(count)]
+
+
+def _view(tensor: torch.Tensor) -> memoryview:
+    """Without a copy: to be read while the tensor is there."""
+    size = tensor.numel() * tensor.element_size()
+    if size == 0 or tensor.data_ptr() == 0:
+        return memoryview(b"")
+    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
+
+
+def _number_of(parts: list[tuple[memoryview, int, int]]) -> int:
+    one = hashlib.blake2b(digest_size=8)
+    for view, start, size in parts:
+        if size <= _ROW_BYTES:
+            one.update(view[start : start + size])
+        else:
+            for piece in range(_PIECES):
+                at = start + piece * (size - _PIECE_BYTES) // (_PIECES - 1)
+                one.update(view[at : at + _PIECE_BYTES])
+    return int(one.hexdigest()[:15], 16)
 
 
 def _tensors(value: object, depth: int) -> Iterable[torch.Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,33 +17,55 @@ from torch.optim.lr_scheduler import LRScheduler
 
 
 class Found:
-    """Looks when it is made."""
+    """Looks when it is made.
 
-    def __init__(self) -> None:
+    Args:
+        plain: makes a parameter's name the bare model's.
+    """
+
+    def __init__(self, plain: Callable[[str], str] = str) -> None:
         # By type, not by isinstance: that asks an object for its __class__, which lazy modules answer by importing.
         everything = [(one, type(one)) for one in gc.get_objects()]
         optimizers = [one for one, kind in everything if issubclass(kind, Optimizer) and not _wraps(one)]
         owned = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
         modules = [one for one, kind in everything if issubclass(kind, torch.nn.Module)]
-        owners = [one for one in modules if any(id(p) in owned for p in one.parameters())]
-        inner = {id(child) for one in owners for child in one.modules() if child is not one}
+        owners = _owners(modules, owned)
+        inner = {id(child) for one in owners for child in _children(one)}
         roots = sorted((one for one in owners if id(one) not in inner), key=_order_of_module)
         optimizers.sort(key=_order_of_optimizer)
         schedulers = [one for one, kind in everything if issubclass(kind, LRScheduler)]
-        scalers = [one for one, kind in everything if kind.__name__.endswith("GradScaler") and hasattr(one, "is_enabled")]
-        self._owners = {id(one) for one in owners}
+        scalers = [one for one, kind in everything if kind.__name__.endswith("GradScaler") and hasattr(kind, "is_enabled")]
+        self._owners = {id(one): weakref.ref(one) for one in owners}
         self._roots = [weakref.ref(one) for one in roots]
         self._optimizers = [weakref.ref(one) for one in optimizers]
         self._schedulers = [weakref.ref(one) for one in sorted(schedulers, key=lambda one: type(one).__name__)]
         self._scalers = [weakref.ref(one) for one in scalers]
+        # FSDP2 puts whole parameters in the place of its own for as long as a module is gathered: those that are trained count.
+        self._trained = {
+            f"{number}.{plain(name)}": weakref.ref(value)
+            for number, root in enumerate(roots)
+            for name, value in root.named_parameters()
+            if id(value) in owned
+        }
 
     def trains(self, module: torch.nn.Module) -> bool:
         """Whether an optimizer has parameters of this module."""
-        return id(module) in self._owners
+        reference = self._owners.get(id(module))
+        return reference is not None and reference() is module
 
     def knows(self, optimizer: Optimizer) -> bool:
         """Whether this optimizer was there."""
         return any(one() is optimizer for one in self._optimizers)
+
+    def complete(self) -> bool:
+        """Whether there was something, and all of it still lives."""
+        return bool(self._optimizers) and None not in [one() for one in (*self._roots, *self._optimizers)]
+
+    def trained(self, name: str, now: torch.Tensor, owned: set[int]) -> torch.Tensor:
+        """The parameter by that name that an optimizer has; the one that stands there now, if that is none other's."""
+        first = self._trained.get(name)
+        one = first() if first is not None and id(now) not in owned else None
+        return one if one is not None and id(one) in owned else now
 
     @property
     def roots(self) -> list[torch.nn.Module]:
@@ -69,9 +92,28 @@ def _alive(references: list[weakref.ref[Any]]) -> list[Any]:
     return [one for reference in references if (one := reference()) is not None]
 
 
+def _owners(modules: list[torch.nn.Module], owned: set[int]) -> list[torch.nn.Module]:
+    """The modules that hold one of these parameters, or a module that does; each is looked at once."""
+    parents: dict[int, list[torch.nn.Module]] = {}
+    for one in modules:
+        for child in _children(one):
+            parents.setdefault(id(child), []).append(one)
+    found = {id(one) for one in modules if any(id(p) in owned for p in (one.__dict__.get("_parameters") or {}).values())}
+    waiting = list(found)
+    while waiting:
+        new = {id(one) for one in parents.get(waiting.pop(), ())} - found
+        found |= new
+        waiting += new
+    return [one for one in modules if id(one) in found]
+
+
+def _children(module: torch.nn.Module) -> list[torch.nn.Module]:
+    return [one for one in (module.__dict__.get("_modules") or {}).values() if one is not None and one is not module]
+
+
 def _wraps(optimizer: Any) -> bool:
-    inside = optimizer.__dict__.get("optimizer", optimizer.__dict__.get("optimizers"))
-    return not hasattr(optimizer, "param_groups") or inside is not None
+    facts = optimizer.__dict__
+    return "param_groups" not in facts or facts.get("optimizer", facts.get("optimizers")) is not None
 
 
 def _order_of_module(module: torch.nn.Module) -> tuple[str, int]:

@@ -38,19 +38,25 @@ class Golden:
         return max(self.steps)
 
     def position(self, digests: Mapping[str, str], samples: Sequence[int], opened: Sequence[str]) -> tuple[int, str]:
-        """Batches done, and by what that was told: components, "checkpoint", "data", or "nothing"."""
+        """Batches done, and by what that was told: components, "checkpoint", "data", or "nothing".
+
+        Several batches may have equal parameters (a skipped one, a learning rate of 0): then the other components tell, then
+        whether a checkpoint was saved there whose files have been opened; the latest where all that is equal too.
+        """
         for components in _MATCHES:
-            found = [
-                done for done, state in self.states.items() if all(state.get(c) == digests.get(c, "absent") for c in components)
-            ]
+            found = [done for done, state in self.states.items() if all(state.get(c, "") == digests.get(c) for c in components)]
             if found:
-                return max(found), "+".join(components)
+                return max(found, key=lambda done: self._likeness(done, digests, opened)), "+".join(components)
         names = {name: done for done, name in sorted(self.saves.items())}
         read = [names[name] for name in opened if name in names]
         if read:
             return read[-1], "checkpoint"
-        same = [batch for batch, those in self.samples.items() if samples and those == tuple(samples)]
+        same = [batch for batch, those in self.samples.items() if samples and those[: len(samples)] == tuple(samples)]
         return (same[0] - 1, "data") if same else (0, "nothing")
+
+    def _likeness(self, done: int, digests: Mapping[str, str], opened: Sequence[str]) -> tuple[int, bool, int]:
+        equal = sum(digests.get(name) == value for name, value in self.states[done].items())
+        return equal, self.saves.get(done) in opened, done
 
 
 def read_golden(folder: str, rank: int) -> Golden:

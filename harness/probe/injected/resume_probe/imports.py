@@ -1,10 +1,12 @@
 """Calls a function right after a module has been imported, whoever imports it.
 
-Responsible for: staying invisible. A mere `find_spec` consumes nothing; the module's loader is its own again once it is loaded.
+Responsible for: staying invisible. A mere `find_spec` consumes nothing; the module's loader is its own again once it is loaded;
+what a call raises never reaches the import.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -16,12 +18,16 @@ _waiting: dict[str, list[Callable[[], None]]] = {}
 
 def when_imported(name: str, call: Callable[[], None]) -> None:
     """Calls at once if the module is there already."""
-    if name in sys.modules:
+    if name in sys.modules and not _is_loading(sys.modules[name]):
         call()
         return
-    if not _waiting:
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     _waiting.setdefault(name, []).append(call)
+
+
+def _is_loading(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -61,11 +67,15 @@ class _Loader(importlib.abc.Loader):
         return self._real.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._real
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._real
+        module.__loader__ = self._real
         self._real.exec_module(module)
         for call in _waiting.pop(module.__name__, []):
-            call()
+            with contextlib.suppress(Exception):
+                call()
 
     def __getattr__(self, name: str) -> object:
+        if name == "_real":  # a copy that is being made has nothing yet
+            raise AttributeError(name)
         return getattr(self._real, name)

@@ -4,26 +4,27 @@ Responsible for: the order of things within a process. One batch is what lies be
 optimizers; its loss is the sum of what `backward` was called on, as the trainer scales it for accumulation, and without the
 scale of a GradScaler. The position after a restart is told by comparing the state before the first batch with the uninterrupted
 run's (`golden`). Changes nothing, and a fault of the probe's own never reaches the trainer: it is written down instead.
+Where it is called from is in `attached`.
 """
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import functools
+import gc
 import json
 import math
-import multiprocessing
-import multiprocessing.util
 import os
 import platform
 import sys
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import resume_probe
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer
 
 from . import digests
 from .found import Found
@@ -36,8 +37,9 @@ _FACTORS = {"overflow": 1e5, "nan": math.nan, "nonfinite-grad": math.inf, "spike
 
 def begin() -> None:
     """Attaches the probe to this process."""
-    observer = Observer(os.environ["HARNESS_EVENT_LOG"], os.environ["HARNESS_PROBE"], os.environ.get("HARNESS_PROBE_GOLDEN", ""))
-    observer.attach()
+    from .attached import attach
+
+    attach(Observer(os.environ["HARNESS_EVENT_LOG"], os.environ["HARNESS_PROBE"], os.environ.get("HARNESS_PROBE_GOLDEN", "")))
 
 
 def _careful(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,8 +52,7 @@ def _careful(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  whatever it is
-            self.off = True
-            self.log.write("probe-failed", where=function.__name__, error=f"{type(error).__name__}: {error}")
+            self.fail(function.__name__, error)
             return None
 
     return run
@@ -63,197 +64,226 @@ class Observer:
     def __init__(self, folder: str, root: str, golden: str) -> None:
         self.log = Log(folder)
         self.off = False
+        self.stale = True  # an optimizer has been made since somebody looked
+        self.had_optimizers = False
+        self.exit_status: object = None
+        self.repeats = False  # a closure is called again: the same batch
+        self._process = os.getpid()
+        self._thread = 0
         self._golden_folder = golden
         self._golden = Golden()
-        self._saves = Saves(root, self._save_begins)
         self._found: Found | None = None
         self._inside: weakref.ref[torch.nn.Module] | None = None
         self._begun = False
+        self._over = False
         self._batch = 0
         self._step = 0
         self._losses: list[torch.Tensor] = []
         self._scaled: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self._samples: list[int] = []
-        self._written = -1  # the batch before which the state was last written down
-        self._dirty = False  # a save or load has happened since
+        self._others: list[int] = []  # of modules that are not in training mode
+        self._looked = -1  # the batch before which it was looked around last
+        self._dirty = False  # a save has happened since the state was last written down
         self._saved_at = (0, 0)
-        self._rates: list[float] = []
         self._faults: list[dict[str, Any]] = json.loads(os.environ.get("HARNESS_NUMERIC_FAULTS") or "[]")
+        self._saves = Saves(root, self._save_begins, lambda: self._saved_at[0] != self._batch, self._save_ends, self.fail)
 
-    def attach(self) -> None:
-        """Hooks into torch."""
-        register_module_forward_pre_hook(self._before_forward)
-        register_module_forward_hook(self._after_forward)
-        register_optimizer_step_post_hook(self._after_step)
-        self._patch_backward()
-        self._patch_scaler()
-        if multiprocessing.parent_process() is not None:
-            multiprocessing.util.Finalize(None, self._end, exitpriority=-100)
+    def fail(self, where: str, error: Exception) -> None:
+        """A fault of the probe's own."""
+        self.off = True
+        with contextlib.suppress(Exception):
+            self.log.write("probe-failed", where=where, error=f"{type(error).__name__}: {error}")
+
+    def forked(self) -> None:
+        """In a child: a copy of a process that trains is not the trainer."""
+        if self._begun:
+            self.off = True
         else:
-            atexit.register(self._end)
+            self._process = os.getpid()
 
-    # -- the hooks ----------------------------------------------------------------------------------------------------
+    # -- what is seen -------------------------------------------------------------------------------------------------
 
-    def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
-        if (
-            self.off
-            or self._inside is not None
-            or not torch.is_grad_enabled()
-            or not module.training
-            or torch.compiler.is_compiling()
-        ):
+    def entered(self, module: torch.nn.Module, args: Any, kwargs: Callable[[], Any]) -> None:
+        """Before the forward pass of any module."""
+        if self.off or self._inside is not None or self.repeats or not torch.is_grad_enabled():
             return
-        self._forward(module, args)
+        self._forward(module, args, kwargs)
 
-    @_careful
-    def _forward(self, module: torch.nn.Module, args: Any) -> None:
-        if self._found is None or not self._found.trains(module):
-            if next(module.parameters(), None) is None:
-                return
-            if self._found is None or not self._found.optimizers:
-                self._found = Found()
-            if not self._found.trains(module):
-                return
-        self._inside = weakref.ref(module)
-        taken = digests.rows([args] if args else [self._keywords(module)])
-        self._samples += taken
-        if not self._losses:
-            self._before_batch(taken)
-
-    @staticmethod
-    def _keywords(module: torch.nn.Module) -> Any:
-        """What the module was called with by name: global hooks are not given it, so it is read off the caller's frame."""
-        frame = sys._getframe()
-        while frame is not None:
-            if frame.f_code.co_name in ("_call_impl", "inner") and frame.f_locals.get("self") is module:
-                return frame.f_locals.get("kwargs") or {}
-            frame = frame.f_back  # type: ignore[assignment]
-        return {}
-
-    def _after_forward(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
+    def left(self, module: torch.nn.Module) -> None:
+        """After it, or when it has raised."""
         if self._inside is not None and self._inside() in (module, None):
             self._inside = None
 
     @_careful
-    def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if self._losses:  # without a backward before it, it updates nothing: DCP calls it so to make the state
-            if self._found is None or not self._found.knows(optimizer):
-                self._found = Found()
-            self._rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-            self._batch_done("STEP", None)
+    def _forward(self, module: torch.nn.Module, args: Any, kwargs: Callable[[], Any]) -> None:
+        if self._thread not in (0, threading.get_ident()) or not self._trains(module) or _is_traced():
+            return
+        self._inside = weakref.ref(module)
+        try:
+            taken = digests.rows([args, kwargs()])
+        except (RuntimeError, TypeError, ValueError):
+            taken = []  # inputs without memory that could be read
+        if module.training:
+            self._samples += taken
+        else:
+            self._others += taken
+        self._before_batch(taken)
 
-    def _patch_backward(self) -> None:
-        real = torch.autograd.backward
+    def _trains(self, module: torch.nn.Module) -> bool:
+        if self._found is not None and self._found.trains(module):
+            return True
+        if not self.stale:
+            return False
+        self._look()
+        return self._found is not None and self._found.trains(module)
 
-        @functools.wraps(real)
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            changed = self._seen_loss(tensors)
-            return real(tensors if changed is None else changed, *args, **kwargs)
-
-        torch.autograd.backward = backward
+    def _look(self) -> Found:
+        self.stale = False
+        self._found = Found(digests.plain_name)
+        return self._found
 
     @_careful
-    def _seen_loss(self, tensors: Any) -> Any:
-        first = tensors if isinstance(tensors, torch.Tensor) else tensors[0] if tensors else None
-        if first is None or first.numel() != 1:
+    def stepped(self, optimizer: Optimizer) -> None:
+        """After an optimizer's step."""
+        self.repeats = False
+        if self._losses:  # without a backward before it, it updates nothing: DCP calls it so to make the state
+            if self._found is None or not self._found.knows(optimizer):
+                self._look()
+            rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+            self._batch_done("STEP", None, rates)
+
+    @_careful
+    def skipped(self) -> None:
+        """Before a scaler's update: where the losses are still there, no optimizer has done its step."""
+        if self._losses:
+            found = self._found or self._look()
+            rates = [float(group["lr"]) for one in found.optimizers for group in one.param_groups if "lr" in group]
+            self._batch_done("SKIP", "non_finite_grad", rates)
+
+    @_careful
+    def scaled(self, result: Any, outputs: Any) -> None:
+        """After a scaler has multiplied a loss."""
+        if isinstance(result, torch.Tensor) and isinstance(outputs, torch.Tensor):
+            pairs = [(result, outputs)]
+        elif isinstance(result, (list, tuple)) and isinstance(outputs, (list, tuple)):
+            pairs = [(a, b) for a, b in zip(result, outputs, strict=False) if isinstance(a, torch.Tensor)]
+        else:
+            return
+        self._scaled = {key: kept for key, kept in self._scaled.items() if kept[0]() is not None}
+        for after, before in pairs:
+            if after is not before:
+                self._scaled[id(after)] = (weakref.ref(after), before.detach().clone())
+
+    @_careful
+    def losses(self, tensors: Any, gradients: Any) -> Any:
+        """Before `backward`.
+
+        Returns:
+            What it is to be called on instead, where a fault is asked for; else None.
+        """
+        several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        weights = [gradients] if isinstance(gradients, torch.Tensor) or gradients is None else list(gradients)
+        if not several or not any(one.requires_grad for one in several):
             return None
         self._inside = None
-        reference, plain = self._scaled.pop(id(first), (None, first))
-        self._losses.append((plain if reference is not None and reference() is first else first).detach())
+        if not self._losses and not self.repeats:
+            self._before_batch(self._samples)  # nobody called a module
         factor = self._fault_factor()
-        return first * factor if factor is not None else None
+        if not self.repeats:
+            weights += [None] * (len(several) - len(weights))
+            values = [self._value_of(one, weight) for one, weight in zip(several, weights, strict=False)]
+            self._losses.append(values[0] if len(values) == 1 else torch.stack([v.double().cpu() for v in values]).sum())
+        if factor is None:
+            return None
+        return several[0] * factor if isinstance(tensors, torch.Tensor) else [several[0] * factor, *several[1:]]
+
+    @property
+    def num_losses(self) -> int:
+        """How often `backward` was called since the last update."""
+        return len(self._losses)
+
+    def forget(self, known: int) -> None:
+        """The `backward` that was announced has raised: there is no gradient."""
+        del self._losses[known:]
+
+    def _value_of(self, tensor: torch.Tensor, weight: Any) -> torch.Tensor:
+        """A copy: a trainer may go on to reduce its loss over ranks, in place."""
+        reference, plain = self._scaled.pop(id(tensor), (None, tensor))
+        if reference is not None and reference() is tensor:
+            return plain
+        value = tensor.detach()
+        if isinstance(weight, torch.Tensor):
+            value = value * weight.detach()
+        return value.clone() if value.numel() == 1 else value.sum()
 
     def _fault_factor(self) -> float | None:
         for fault in self._faults:
-            ranks, first = fault.get("ranks"), int(fault["batch"])
-            hit = ranks is None or self.log.rank in ranks
+            ranks, first, micro = fault.get("ranks"), int(fault["batch"]), fault.get("micro")
+            hit = (ranks is None or self.log.rank in ranks) and micro in (None, len(self._losses) + 1)
             if hit and first <= self._batch + 1 < first + int(fault.get("times", 1)):
                 return _FACTORS[fault["effect"]]
         return None
 
-    def _patch_scaler(self) -> None:
-        kind = torch.amp.GradScaler
-        scale, update = kind.scale, kind.update
-
-        @functools.wraps(scale)
-        def scaled(scaler: Any, outputs: Any) -> Any:
-            result = scale(scaler, outputs)
-            if isinstance(result, torch.Tensor) and isinstance(outputs, torch.Tensor) and result is not outputs:
-                self._scaled = {id(result): (weakref.ref(result), outputs)}
-            return result
-
-        @functools.wraps(update)
-        def updated(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._losses and scaler.is_enabled():
-                self._skipped()
-            return update(scaler, *args, **kwargs)
-
-        kind.scale, kind.update = scaled, updated  # type: ignore[method-assign]
-
-    @_careful
-    def _skipped(self) -> None:
-        self._batch_done("SKIP", "non_finite_grad")
-
     # -- what is written ----------------------------------------------------------------------------------------------
 
-    def _before_batch(self, taken: list[int]) -> None:
+    def _before_batch(self, taken: Sequence[int]) -> None:
         """Right before the first forward pass of a batch."""
+        if self._losses or self._looked == self._batch:
+            return
         if not self._begun:
+            if not (self._found or self._look()).optimizers:
+                return
             self._start(taken)
+            if self.off:
+                return
+        self._looked = self._batch
         if self._saves.name and self.log.world_size == 1 and self._saves.quiet():
             self._save_ends()
-        if self._written != self._batch and (self._dirty or not self._golden_folder):
-            self._state("next")
+        if self._dirty or not self._golden_folder:
+            self._dirty = False
+            self.log.write("state", moment="next", step=self._step, digests=self._digests())
 
-    def _start(self, taken: list[int]) -> None:
-        self._begun = True
+    def _start(self, taken: Sequence[int]) -> None:
+        self._begun, self._thread = True, threading.get_ident()
         arguments = [str(word) for word in sys.orig_argv]
-        version = platform.python_version()
         if not self.log.open():
             self.off = True
             return
-        world_size = self.log.world_size
-        self.log.write(
-            "start", world_size=world_size, pid=os.getpid(), python=version, torch=torch.__version__, arguments=arguments
-        )
+        facts = {"python": platform.python_version(), "torch": torch.__version__, "arguments": arguments}
+        self.log.write("start", world_size=self.log.world_size, pid=os.getpid(), **facts)
         found, by = self._digests(), "start"
+        opened = list(self._saves.opened)
         if self._golden_folder:
             self._golden = read_golden(self._golden_folder, self.log.rank)
-            self._batch, by = self._golden.position(found, taken, self._saves.opened)
+            self._batch, by = self._golden.position(found, taken, opened)
             self._step = self._golden.steps.get(self._batch, self._batch)
-        opened = self._saves.opened
-        name = (self._golden.saves.get(self._batch) or (opened[-1] if opened else None)) if opened or self._batch else None
+        self._saves.loading = False
+        name = self._golden.saves.get(self._batch) or (opened[-1] if opened else None)
         self.log.write("resume", step=self._step, checkpoint=name, skipped=[], world_size_saved=None, told_by=by)
         self.log.write("state", moment="load", step=self._step, digests=found)
         self._saved_at = (self._batch, self._step)
 
     def _digests(self) -> dict[str, str]:
-        if self._found is None:
-            self._found = Found()
-        found = self._found
+        found = self._found or self._look()
         return {
-            **digests.models(found.roots),
-            **digests.optimizers(found.optimizers, found.roots),
+            **digests.models(found),
+            **digests.optimizers(found),
             **digests.schedules(found.schedulers, found.optimizers),
             **digests.scalers(found.scalers),
             **digests.generators(),
         }
 
-    def _state(self, moment: str) -> None:
-        self._written, self._dirty = self._batch, False
-        self.log.write("state", moment=moment, step=self._step, digests=self._digests())
-
-    def _batch_done(self, tag: str, reason: str | None) -> None:
+    def _batch_done(self, tag: str, reason: str | None, rates: list[float]) -> None:
         if not self._begun:
-            self._before_batch(self._samples)
+            return
+        self.exit_status = None  # whoever was asked to exit has not
         self._batch += 1
         self._step += tag == "STEP"
-        losses, self._losses = self._losses, []
-        samples, self._samples = self._samples, []
-        self._inside = None
-        value = hex_of(math.fsum(float(one) for one in losses) if all(map(torch.isfinite, losses)) else float(sum(losses)))
-        scalers = self._found.scalers if self._found else []
-        scale = hex_of(float(scalers[0].get_scale())) if scalers and scalers[0].is_enabled() else None
+        values = [float(one) for one in self._losses]
+        samples = self._samples or self._others
+        self._losses, self._samples, self._others, self._inside = [], [], [], None
+        value = hex_of(math.fsum(values) if all(map(math.isfinite, values)) else sum(values))
+        scalers = [one for one in (self._found.scalers if self._found else []) if one.is_enabled()]
         self.log.write(
             "batch",
             batch=self._batch,
@@ -264,8 +294,8 @@ class Observer:
             reason=reason,
             loss=value,
             global_loss=value if self.log.world_size == 1 else None,
-            learning_rate=hex_of(self._rates[0]) if self._rates else None,
-            scale=scale,
+            learning_rate=hex_of(rates[0]) if rates else None,
+            scale=hex_of(float(scalers[0].get_scale())) if scalers else None,
             samples=samples,
         )
         if self._saves.name and self.log.world_size > 1 and self._saves.quiet():
@@ -273,7 +303,7 @@ class Observer:
 
     def _save_begins(self, name: str) -> None:
         if not self._begun or self.off:
-            self._saves.ended()
+            self._saves.taken()
             return
         self._saved_at, self._dirty = (self._batch, self._step), True
         name = self._golden.saves.get(self._batch, name)
@@ -282,34 +312,40 @@ class Observer:
     def _save_ends(self) -> None:
         """All that was written since `save begin` is complete: every rank has done another batch, or there is one rank."""
         batch, step = self._saved_at
-        name = self._saves.ended()
+        name = self._saves.taken()
         name = self._golden.saves.get(batch, name)
         self.log.write("save", moment="end", step=step, batch=batch, checkpoint=name)
 
     @_careful
-    def _end(self) -> None:
-        if hasattr(sys, "last_type"):
-            return  # an exception ends this process
+    def end(self) -> None:
+        """The process is about to be over."""
+        if self._over or os.getpid() != self._process or self._is_failing():
+            return
+        self._over = True
         if not self._begun:
             # Nothing was left to do. A launcher has no optimizer.
-            self._found = Found()
-            if not self._found.optimizers:
+            if not self.had_optimizers:
                 return
+            self._look()
             self._start([])
-        if self.off:
-            return
-        if self._saves.name and self._saves.quiet():
+            if self.off:
+                return
+        if self._saves.name and self._saves.pending == 0:
             self._save_ends()
-        if self._leaves_early():
-            return
-        self._state("end")
+        # What nobody refers to any more may still be there, or not: that is chance.
+        gc.collect()
+        if self._found is not None and self._found.complete():
+            self.log.write("state", moment="end", step=self._step, digests=self._digests())
         self.log.write("end", step=self._step, batches=self._batch)
         if self.log.rank == 0 and not self._golden_folder:
             self._write_imports()
 
-    def _leaves_early(self) -> bool:
-        """Whether less is done than the uninterrupted run did, on as many ranks: such as after a SIGTERM that was answered."""
-        return bool(self._golden_folder) and self.log.world_size == self._golden.world_size and self._batch < self._golden.last
+    def _is_failing(self) -> bool:
+        """Whether an exception or an exit code other than 0 ends this process."""
+        error = sys.exc_info()[1]  # multiprocessing calls us while it is on its way
+        codes = [self.exit_status, resume_probe.exit_code, error.code if isinstance(error, SystemExit) else None]
+        raised = hasattr(sys, "last_type") or hasattr(sys, "last_exc")
+        return raised or any(codes) or (error is not None and not isinstance(error, SystemExit))
 
     def _write_imports(self) -> None:
         """What the job had imported in the end, but for its own files: a preloaded process imports it beforehand."""
@@ -322,3 +358,10 @@ class Observer:
                 names.append(name)
         with open(os.path.join(self.log.folder, "imported.json"), "w", encoding="utf-8") as file:  # noqa: PTH118, PTH123
             json.dump(names, file)
+
+
+def _is_traced() -> bool:
+    """Whether torch records what is done instead of only doing it: to read a tensor would be part of that."""
+    if torch._C._get_tracing_state() is not None:
+        return True
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
 """When a foreign job saves and loads: by what it writes below the checkpoint directory, and by what it calls.
 
 Responsible for: one save for everything that is written between two batches, begun before its first byte, and ended once all
-ranks must be past it. Opens are seen through Python's audit events; what torch and safetensors write by themselves, through
-their functions.
+ranks must be past it. Opens and renames are seen through Python's audit events; what torch and safetensors write by
+themselves, through their functions. Nothing that goes wrong here reaches the trainer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from typing import Any
 from .imports import when_imported
 
 # Files that a job writes beside its checkpoints all the time.
-_LOGS = re.compile(r"(\.log|\.txt|\.csv|\.json|\.jsonl|\.ya?ml|\.md|\.lock|\.html)$|tfevents")
-_TEMPORARY = re.compile(r"(^(tmp|temp)[-_.]|^\.|[-_.](tmp|temp|partial|incomplete|new|saving|staging)([-_.].*)?$)")
+_LOGS = re.compile(r"(\.log|\.csv|\.jsonl|\.md|\.lock|\.html|\.png|\.py)$|tfevents")
+# Text may be a checkpoint, a configuration, or figures for people: by its name, where no save is under way.
+_TEXTS = re.compile(r"\.(txt|json|ya?ml)([-_.](tmp|temp|partial|new))?$")
+_STATE = re.compile(r"ckpt|checkpoint|state|model|weights|step|epoch|resume|snapshot", re.IGNORECASE)
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 
 class Saves:
@@ -28,12 +31,23 @@ class Saves:
     Args:
         root: of the checkpoints, absolute.
         began: called with the name of the checkpoint, before anything of it is written.
+        moved_on: whether another batch has been done since the save began.
+        ended: called when it must be over because another one begins.
+        failed: told of what goes wrong here.
     """
 
-    def __init__(self, root: str, began: Callable[[str], None]) -> None:
-        self._root = os.path.realpath(root)
-        self._began = began
-        self.opened: list[str] = []
+    def __init__(
+        self,
+        root: str,
+        began: Callable[[str], None],
+        moved_on: Callable[[], bool],
+        ended: Callable[[], None],
+        failed: Callable[[str, Exception], None],
+    ) -> None:
+        self._roots = tuple({os.path.abspath(root) + os.sep, os.path.realpath(root) + os.sep})  # noqa: PTH100
+        self._began, self._moved_on, self._ended, self._failed = began, moved_on, ended, failed
+        self.opened: dict[str, None] = {}  # in order; of each the last time counts
+        self.loading = True  # what is read later on is of no interest
         self.name = ""
         self.pending = 0
         self.busy = False
@@ -42,35 +56,64 @@ class Saves:
         sys.addaudithook(self._heard)
         when_imported("torch", self._patch_torch)
         when_imported("torch.distributed.checkpoint", self._patch_dcp)
-        when_imported("safetensors.torch", self._patch_safetensors)
+        when_imported("safetensors.torch", lambda: self._patch_safetensors("safetensors.torch"))
+        when_imported("safetensors.numpy", lambda: self._patch_safetensors("safetensors.numpy"))
 
     def quiet(self) -> bool:
         """Whether nothing of the current save has been written in the background since the last call."""
         elsewhere, self._elsewhere = self._elsewhere, False
         return not elsewhere and self.pending == 0
 
-    def ended(self) -> str:
+    def taken(self) -> str:
         """Forgets the current save, and returns its name."""
         name, self.name = self.name, ""
         return name
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, mode, flags = args
-            if isinstance(path, (str, bytes)) and (inside := self._inside(path)):
-                writes = (mode and any(letter in mode for letter in "wax+")) or (not mode and flags & (os.O_WRONLY | os.O_RDWR))
-                if writes and not _LOGS.search(inside):
-                    self._touched(inside)
-                elif not writes:
-                    self.opened.append(inside.split("/", 1)[0])
-        elif event == "os.rename" and self.name and isinstance(args[1], (str, bytes)):
-            inside = self._inside(args[1])
-            if inside and _TEMPORARY.search(self.name) and not _LOGS.search(inside):
-                self.name = inside.split("/", 1)[0]
+        if event not in ("open", "os.rename", "os.link") or self.busy:
+            return
+        try:
+            if event == "open":
+                self._opens(*args)
+            else:
+                self._renames(args[0], args[1])
+        except Exception as error:  # noqa: BLE001  an audit hook that raises stops the trainer's own call
+            self._failed("saves", error)
 
-    def _inside(self, path: str | bytes) -> str:
-        text = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
-        return text[len(self._root) + 1 :] if text.startswith(self._root + "/") else ""
+    def _opens(self, path: Any, mode: Any, flags: Any) -> None:
+        inside = self._inside(path)
+        if not inside:
+            return
+        appends = "a" in mode if isinstance(mode, str) else bool(flags & os.O_APPEND)
+        writes = any(letter in mode for letter in "wx+") if isinstance(mode, str) else bool(flags & _WRITE_FLAGS)
+        if not writes and not appends:
+            self._read(inside)
+        elif writes and not appends and not _LOGS.search(inside) and not (flags & getattr(os, "O_DIRECTORY", 0)):
+            self._touched(inside)
+
+    def _renames(self, source: Any, target: Any) -> None:
+        inside = self._inside(target)
+        if not inside or _LOGS.search(inside):
+            return
+        start = self._inside(source)
+        if self.name and start and _top(start) == self.name:
+            self.name = _top(inside)
+        elif not start:
+            self._touched(inside)  # what was written elsewhere is put into its place
+
+    def _read(self, inside: str) -> None:
+        if self.loading and not self.busy:
+            self.opened.pop(_top(inside), None)
+            self.opened[_top(inside)] = None
+
+    def _inside(self, path: Any) -> str:
+        """The path below the checkpoint directory, "" for any other."""
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return ""
+        text = os.fsdecode(path)
+        if not os.path.isabs(text) or "/." in text or "//" in text:  # noqa: PTH117
+            text = os.path.abspath(text)  # noqa: PTH100
+        return next((text[len(root) :] for root in self._roots if text.startswith(root)), "")
 
     def _touched(self, inside: str) -> None:
         if self.busy:
@@ -78,60 +121,96 @@ class Saves:
         self.busy = True  # what is done to write this down is not a save
         try:
             self._elsewhere = self._elsewhere or threading.get_ident() != self._main
-            if not self.name:
-                self.name = inside.split("/", 1)[0]
+            if self.name and _top(inside) != self.name and self._moved_on() and self.pending == 0:
+                self._ended()
+            if not self.name and (not _TEXTS.search(inside) or _STATE.search(inside)):
+                self.name = _top(inside)
                 self._began(self.name)
         finally:
             self.busy = False
 
-    def _wrapped(self, owner: Any, name: str, place: int) -> None:
-        """Sees a function that opens the path in its argument number `place` without Python."""
-        real = getattr(owner, name, None)
-        if real is None:
-            return
+    # -- functions that open files without Python ---------------------------------------------------------------------
+
+    def _careful(self, what: Callable[[str], None], target: Any) -> None:
+        try:
+            if isinstance(target, (str, os.PathLike)) and (inside := self._inside(target)):
+                what(inside)
+        except Exception as error:  # noqa: BLE001  whatever it is
+            self._failed("saves", error)
+
+    def _seeing(self, real: Callable[..., Any], what: Callable[[str], None], place: int, *names: str) -> Callable[..., Any]:
+        """The function, which tells `what` of the path in its argument number `place`, or by one of the names."""
 
         @functools.wraps(real)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            target = args[place] if len(args) > place else kwargs.get("f", kwargs.get("filename"))
-            if isinstance(target, (str, os.PathLike)) and (inside := self._inside(os.fspath(target))):
-                self._touched(inside)
+            named = [kwargs[name] for name in names if kwargs.get(name) is not None]
+            for target in [*args[place : place + 1], *named]:
+                self._careful(what, target)
             return real(*args, **kwargs)
 
-        setattr(owner, name, wrapper)
-
-    def _reader(self, owner: Any, name: str) -> None:
-        real = getattr(owner, name, None)
-        if real is None:
-            return
-
-        @functools.wraps(real)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if args and isinstance(args[0], (str, os.PathLike)) and (inside := self._inside(os.fspath(args[0]))):
-                self.opened.append(inside.split("/", 1)[0])
-            return real(*args, **kwargs)
-
-        setattr(owner, name, wrapper)
+        return wrapper
 
     def _patch_torch(self) -> None:
-        self._wrapped(sys.modules["torch"], "save", 1)
+        real = sys.modules["torch"].save
+        put_in_place({real: self._seeing(real, self._touched, 1, "f")})
 
-    def _patch_safetensors(self) -> None:
-        module = sys.modules["safetensors.torch"]
-        self._wrapped(module, "save_file", 1)
-        self._reader(module, "load_file")
+    def _patch_safetensors(self, name: str) -> None:
+        module = sys.modules[name]
+        writer, reader = module.save_file, module.load_file
+        put_in_place(
+            {
+                writer: self._seeing(writer, self._touched, 1, "filename"),
+                reader: self._seeing(reader, self._read, 0, "filename"),
+            }
+        )
 
     def _patch_dcp(self) -> None:
         module = sys.modules["torch.distributed.checkpoint"]
-        real = getattr(module, "async_save", None)
-        if real is None:
-            return
+        save, load, later = module.save, module.load, getattr(module, "async_save", None)
+        replaced = {
+            save: self._of_storage(save, self._touched, "storage_writer"),
+            load: self._of_storage(load, self._read, "storage_reader"),
+        }
+        if later is not None:
+            replaced[later] = self._counted(self._of_storage(later, self._touched, "storage_writer"))
+        put_in_place(replaced)
+
+    def _of_storage(self, real: Callable[..., Any], what: Callable[[str], None], storage: str) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            place = kwargs.get("checkpoint_id") or getattr(kwargs.get(storage), "path", None)
+            self._careful(what, place)
+            return real(*args, **kwargs)
+
+        return wrapper
+
+    def _counted(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """A save in the background is under way until its future is done."""
 
         @functools.wraps(real)
         def async_save(*args: Any, **kwargs: Any) -> Any:
-            self.pending += 1
             answer = real(*args, **kwargs)
             future = getattr(answer, "upload_completion", answer)
+            self.pending += 1
             future.add_done_callback(lambda _: setattr(self, "pending", self.pending - 1))
             return answer
 
-        setattr(module, "async_save", async_save)  # noqa: B010
+        return async_save
+
+
+def _top(inside: str) -> str:
+    return inside.split("/", 1)[0]
+
+
+def put_in_place(replaced: dict[Callable[..., Any], Callable[..., Any]]) -> None:
+    """Wherever a loaded module has one of these functions by a name of its own, it gets the other one.
+
+    A module that was loaded before has them from `from … import …`, and functions are pickled by the name that finds them.
+    """
+    by_id = {id(real): new for real, new in replaced.items()}
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if isinstance(names, dict):
+            for name, value in list(names.items()):
+                if id(value) in by_id:
+                    names[name] = by_id[id(value)]
