@@ -24,7 +24,7 @@ from harness.errors import LaunchError, UsageError
 from harness.launch.connection import Launcher
 from harness.plan import Plan, make_plan, versions
 from harness.scenario import Command, Reference, Scenario
-from harness.store import Baseline, RankLog, RunDirectory, parse_float, read_baseline, read_rank_logs
+from harness.store import Baseline, RankLog, RunDirectory, parse_float, read_baseline, read_rank_logs, read_records
 from harness.supervisor import run_attempts
 
 _LOCK_S = 600.0
@@ -169,14 +169,39 @@ def _run_once(plan: Plan, path: Path, launcher: Launcher) -> dict[int, RankLog]:
 
 
 def _why_not(attempt: Path, logs: dict[int, RankLog], plan: Plan) -> str:
-    said = [
-        line for file in sorted(attempt.glob("*.stderr")) for line in file.read_text(errors="replace").strip().splitlines()[-8:]
-    ]
-    ranks = f"{len(logs)} of {plan.attempts[0].world_size} ranks wrote an event log"
-    last = "\n  ".join(said) or "(nothing)"
-    return (
-        f"the uninterrupted run did not come to its end, so there is nothing to compare with; {ranks}; its last words:\n  {last}"
-    )
+    """What became of a run that did not do its work undisturbed: how it ended, what it last said, and what to do."""
+    records, _ = read_records(attempt / "attempt.jsonl")
+    exits = [record for record in records if record["event"] == "exited"]
+    hung = any(record.get("kind") == "hang" for record in exits)
+    failed = next((record for record in exits if record.get("code") != 0), None)
+    if hung:
+        ending = f"it was still running after {plan.scenario.deadline_s:g} s, which is as long as an attempt may take"
+    elif failed is not None:
+        ending = f"it ended with {failed.get('signal') or 'exit code ' + str(failed.get('code'))}"
+    elif not any(log.batches for log in logs.values()):
+        return f"{_NO_STEP}; {_words(attempt)}"
+    else:
+        ending = f"{len(logs)} of {plan.attempts[0].world_size} ranks wrote an event log, not all of them to its end"
+    start = "the uninterrupted run did not come to its end, so there is nothing to compare with"
+    hint = "; expected a command that trains to its end and leaves with exit code 0" if failed is not None and not hung else ""
+    return f"{start}: {ending}{hint}; {_words(attempt)}"
+
+
+_NO_STEP = (
+    "the command ended with exit code 0, but no training step of it was seen, so there is nothing to compare; expected Python "
+    "processes that call backward() on a loss and step() of a torch.optim.Optimizer (python, torchrun, accelerate launch), or "
+    "that write the event log by themselves (docs/event-log.md). Pass the command that trains, and not one that only hands it on"
+)
+
+
+def _words(attempt: Path) -> str:
+    """The last words of a run: from its errors, or else from what it printed."""
+    for ending in ("stderr", "stdout"):
+        files = sorted(attempt.glob(f"*.{ending}"))
+        said = [line for file in files for line in file.read_text(errors="replace").strip().splitlines()[-8:]]
+        if said:
+            return "its last words:\n  " + "\n  ".join(said)
+    return "it printed nothing"
 
 
 def noisy_components(first: dict[int, RankLog], second: dict[int, RankLog]) -> frozenset[str]:

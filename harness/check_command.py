@@ -38,6 +38,8 @@ _LEAST_STATES = 6
 FIRST_DEADLINE_S = 600.0
 _LEAST_DEADLINE_S, _DEADLINE_FACTOR = 60.0, 5.0
 _MEMORY_SHARE = 0.9
+# Undisturbed runs, started as they stand, that a case with other data takes; and the case.
+_OVERFLOW_RUNS = 3
 NEVER_RESUMED = (
     'the job never resumed: each restart began from scratch although a checkpoint stood there. Pass --resume-command "…", or the '
     "option of your trainer that resumes (expected: started again, the same command goes on from its newest checkpoint)"
@@ -176,6 +178,9 @@ class _Shared:
         sizes, notes = self._sizes()
         self.left_out += notes
         cases = [c for c in check_plan.later_cases(self.job, sizes) if c.part in (check_plan.OVERFLOW, check_plan.SIZES)]
+        if self.until is not None and time.monotonic() + _OVERFLOW_RUNS * _took_s(self.started.golden) > self.until:
+            cases = [case for case in cases if case.part != check_plan.OVERFLOW]
+            self.left_out += [f"{check_plan.OVERFLOW}: it needs uninterrupted runs of its own"] if self.job.scaled else []
         if cases:
             yield from self._parts(self._run("overflow batches, other numbers of ranks", cases))
 

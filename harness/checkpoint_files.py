@@ -1,7 +1,8 @@
 """What can be known of a checkpoint directory without torch: its files by content, and which checkpoints are in it.
 
 Responsible for: snapshots (path → size and sha256) and finding the newest committed checkpoint by name. A checkpoint is a
-top-level entry: a file, or a directory that holds a `manifest.json`. Its number is the last run of digits in its name.
+top-level entry: a file, or a directory that holds a `manifest.json`; where no directory does (a foreign trainer, which commits in
+some other way), a directory whose name has a number and that holds files. Its number is the last run of digits in its name.
 Not responsible for: whether its content is good; only loading it tells.
 """
 
@@ -61,13 +62,16 @@ def _content(path: Path) -> tuple[int, str]:
 
 def committed_entries(root: Path) -> list[Entry]:
     """The checkpoints that look committed, oldest first."""
-    found = []
-    for path in root.iterdir() if root.is_dir() else ():
-        if path.name.endswith(".tmp") or path.name.startswith("."):
-            continue
-        if path.is_file() or (path / MANIFEST).is_file():
-            found.append(Entry(number_of(path.name), path.name))
-    return sorted(found)
+    paths = (
+        [path for path in root.iterdir() if not path.name.endswith(".tmp") and not path.name.startswith(".")]
+        if root.is_dir()
+        else []
+    )
+    files = [path for path in paths if path.is_file()]
+    folders = [path for path in paths if (path / MANIFEST).is_file()]
+    if not folders:
+        folders = [path for path in paths if number_of(path.name) and any(path.rglob("*.*"))]
+    return sorted(Entry(number_of(path.name), path.name) for path in [*files, *folders])
 
 
 def number_of(name: str) -> int:

@@ -1,0 +1,133 @@
+"""`harness check -- COMMAND` on a tiny trainer that does what real ones do, and on commands that cannot be checked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+DEADLINE_S = 400
+TRAINER = """
+import os, signal, sys
+import torch
+out, words = sys.argv[1], sys.argv[2:]
+if "fail" in words: sys.exit("cannot read the data set")
+if "seedless" not in words: torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scaler = torch.amp.GradScaler("cpu", enabled="scaled" in words, init_scale=1024.0)
+data = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+def save(step):
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(), "step": step}
+    state["rng"] = torch.get_rng_state()
+    path = os.path.join(out, "ckpt.pt")
+    with open(path + ".tmp", "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".tmp", path)
+    folder = os.open(out, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+step = 0
+if os.path.exists(os.path.join(out, "ckpt.pt")) and "anew" not in words:
+    state = torch.load(os.path.join(out, "ckpt.pt"), weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    scaler.load_state_dict(state["scaler"])
+    step = state["step"]
+    if "no-rng" not in words: torch.set_rng_state(state["rng"])
+while step < 10 and "idle" not in words:
+    x = data[step * 3:step * 3 + 3]
+    loss = model(x).pow(2).mean()
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    step += 1
+    if asked:
+        save(step)
+        sys.exit(0)
+    if step % 3 == 0 and "never-saves" not in words: save(step)
+"""
+QUICK = ("--power-cut", "none", "--no-recovery", "--crash-points", "2", "--budget", "5m")
+
+
+@pytest.fixture(scope="module")
+def check(tmp_path_factory):
+    """Runs `harness check` on the trainer with these words; options come before them."""
+    folder = tmp_path_factory.mktemp("check")
+    (folder / "train.py").write_text(TRAINER)
+
+    def run(*words, options=QUICK):
+        trainer = [sys.executable, "train.py", "{ckpt}", *words]
+        command = [sys.executable, "-m", "harness.cli", "check", *options, "--", *trainer]
+        return folder, subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+    return run
+
+
+def test_a_trainer_that_saves_when_it_is_asked_to_end_passes(check):
+    files = ("--json", "found.json", "--junit", "found.xml", "--summary", "found.md")
+    folder, done = check("scaled", options=(*QUICK, *files))
+    assert done.returncode == 0, done.stdout + done.stderr
+    for part in ("control", "kill between two saves", "SIGTERM", "SIGTERM twice", "a second interruption", "errors of the disk"):
+        assert f"PASS         {part}: " in done.stdout
+    assert "PASS         an overflow batch: 1 of 1 case held" in done.stdout
+    assert "PASS         damage at rest: 2 of 2 cases held" in done.stdout
+    assert "other numbers of ranks: the command has no {world_size}" in done.stdout
+    found = json.loads((folder / "found.json").read_text())
+    assert found["summary"]["fail"] == found["summary"]["inconclusive"] == 0
+    assert found["left_out"]
+    suite = ET.parse(folder / "found.xml").getroot()
+    assert (suite.get("failures"), suite.get("skipped")) == ("0", "0")
+    assert int(suite.get("tests")) > 10
+    assert (folder / "found.md").read_text().startswith("## harness check: PASS")
+
+
+def test_a_broken_resume_is_one_finding_that_can_be_repeated(check):
+    folder, done = check("no-rng")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1. diverged (rng.torch): " in done.stdout
+    assert "\n2. " not in done.stdout
+    replay = done.stdout.partition("repeat: harness replay ")[2].splitlines()[0]
+    command = [sys.executable, "-m", "harness.cli", "replay", replay]
+    again = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert again.returncode == 1
+    assert again.stdout.startswith("FAIL diverged")
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "texts"),
+    [
+        ("fail", 2, ["it ended with exit code 1", "cannot read the data set"]),
+        ("idle", 2, ["no training step of it was seen", "it printed nothing"]),
+        ("seedless", 3, ["the job is not deterministic", "batch at step 1"]),
+        ("anew", 3, ["the job never resumed", "--resume-command"]),
+        ("never-saves", 3, ["the job never saved", "{ckpt}"]),
+    ],
+)
+def test_what_cannot_be_checked_is_said_once_with_what_to_do(check, word, code, texts):
+    _, done = check(word)
+    said = done.stdout + done.stderr
+    assert done.returncode == code, said
+    assert [text for text in texts if text not in said] == []
+    assert "FAIL" not in said
+    assert "Traceback" not in said
+
+
+def test_the_resume_command_is_what_restarts(check):
+    resume = f"{sys.executable} train.py {{ckpt}}"
+    _, done = check("anew", options=(*QUICK, "--resume-command", resume))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_budget_in_which_not_even_the_control_runs_is_said(check):
+    _, done = check(options=("--budget", "0.01s"))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "the budget was used up before the control had run" in done.stdout

@@ -1,0 +1,84 @@
+"""What `harness check -- COMMAND` prints: every cause once over all parts, what was left out, JUnit XML and Markdown."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from harness.check import Case, Check, Part, Request
+from harness.check_plan import DAMAGE, KILLS
+from harness.oracle.finding import fail, inconclusive
+from harness.oracle.verdict import Verdict
+from harness.report.findings import findings, junit, markdown, text
+from harness.scenario import job
+
+GOOD = Verdict("good", "none", "PASS")
+LOST = fail("state-lost", "state", "scaler is not what it was", component="scaler", expected="aa", found="bb")
+TAKEN = fail(
+    "corrupt-accepted", "integrity", "resumed although damaged", component="checkpoint-files", expected="no", found="yes"
+)
+OPEN = Verdict("open", "none", "INCONCLUSIVE", (inconclusive("not-comparable", "check", "nobody knows"),))
+
+
+def case(name, verdict):
+    return Case(name, verdict, Path("runs") / name)
+
+
+def bad(*found):
+    return Verdict("bad", "none", "FAIL", found, found[0].component)
+
+
+def checked(*parts, left_out=()):
+    return Check(Request(job()), parts, 1.0, 4.0, None, left_out)
+
+
+def test_one_cause_in_several_parts_is_one_finding():
+    check = checked(
+        Part(KILLS, cases=(case("early", bad(LOST)), case("late", bad(LOST)), case("first", GOOD))),
+        Part("SIGTERM", cases=(case("asked", bad(LOST)),)),
+    )
+    (found,) = findings(check)
+    assert (found.kind, found.component, found.seen) == ("state-lost", "scaler", ("early", "late", "asked"))
+    assert text(check).count("repeat: harness replay runs/early/plan.toml") == 1
+    assert text(check).splitlines()[-1].startswith("FAIL: 1 finding; 4 cases; ")
+
+
+def test_what_is_felt_without_damage_is_no_sign_that_damage_was_accepted():
+    kills = Part(KILLS, cases=(case("kill", bad(LOST)),))
+    damaged = Part(DAMAGE, cases=(case("flip", bad(TAKEN, LOST)),))
+    assert [one.kind for one in findings(checked(kills, damaged))] == ["state-lost"]
+    assert [one.kind for one in findings(checked(damaged))] == ["corrupt-accepted"]
+
+
+def test_what_is_blocked_or_undecided_is_no_finding_and_no_pass():
+    check = checked(Part("a", blocked="the job never saved"), Part("b", cases=(case("x", OPEN),)), left_out=("c: 3 states",))
+    said = text(check)
+    assert check.outcome == "INCONCLUSIVE"
+    assert "INCONCLUSIVE a: the job never saved" in said
+    assert "could not be judged:\n  b: x: nobody knows; see runs/x" in said
+    assert "left out (a larger --budget reaches more):\n  c: 3 states" in said
+
+
+def test_a_stated_sample_is_a_pass():
+    assert checked(Part("a", cases=(case("x", GOOD),), stated=True, left_out=2), left_out=("a: 2",)).outcome == "PASS"
+    assert checked(Part("a", cases=(case("x", GOOD),), left_out=2)).outcome == "INCONCLUSIVE"
+
+
+def test_junit_has_a_case_for_each_case_and_holds_any_text():
+    odd = fail("resume-crashed", "completion", "said \x1b[31m<&>\x00", component="process", expected="a resume", found="")
+    check = checked(
+        Part("p", cases=(case("good", GOOD), case("odd <&>", bad(odd)), case("open", OPEN))), Part("q", blocked="why")
+    )
+    suite = ET.fromstring(junit(check))
+    assert {name: suite.get(name) for name in ("tests", "failures", "skipped")} == {"tests": "4", "failures": "1", "skipped": "2"}
+    failure = suite.find("testcase[@name='odd <&>']/failure")
+    assert failure.get("type") == "resume-crashed"
+    assert "repeat: harness replay" in failure.text
+
+
+def test_markdown_is_a_table_and_the_findings():
+    said = markdown(checked(Part("p | q", cases=(case("x", bad(LOST)),)), left_out=("much",)))
+    assert said.startswith("## harness check: FAIL\n")
+    assert "| FAIL | p \\| q | 0 of 1 case held |" in said
+    assert "### 1. state-lost (scaler)" in said
+    assert "- much" in said
