@@ -36,6 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     (
         *("case", "session", "explore", "sweep", "error_loop", "chaos", "symptoms", "doctor", "bench", "bench_crash"),
         *("interval", "power_check", "interleavings", "check", "tracing", "check_request"),
+        *("warming", "check_plan", "check_command"),
     ),
     ("report",),
     ("cli", "pytest_plugin", "__main__", "harness"),

@@ -332,6 +332,8 @@ class Observer:
                 return
         if self._saves.name and self._saves.pending == 0:
             self._save_ends()
+        if self._leaves_early():
+            return
         # What nobody refers to any more may still be there, or not: that is chance.
         gc.collect()
         if self._found is not None and self._found.complete():
@@ -339,6 +341,11 @@ class Observer:
         self.log.write("end", step=self._step, batches=self._batch)
         if self.log.rank == 0 and not self._golden_folder:
             self._write_imports()
+
+    def _leaves_early(self) -> bool:
+        """Whether less is done than the uninterrupted run did, on as many ranks: after a SIGTERM, say, that was answered."""
+        same = bool(self._golden_folder) and self.log.world_size == self._golden.world_size
+        return same and self._batch < self._golden.last
 
     def _is_failing(self) -> bool:
         """Whether an exception or an exit code other than 0 ends this process."""
