@@ -126,7 +126,7 @@ def test_the_words_are_exported_at_the_top():
         ({"deadline_s": 0}, "deadline_s: input should be greater than 0; found 0"),
         ({"max_attempts": 0}, "max_attempts: input should be greater than or equal to 1; found 0"),
         ({"launch": "hot"}, "launch: input should be 'warm', 'cold' or 'torchrun'; found 'hot'"),
-        ({"expect": "fails"}, "expect: input should be 'resumes' or 'refuses'; found 'fails'"),
+        ({"expect": "fails"}, "expect: input should be 'resumes', 'refuses' or 'resumes-or-refuses'; found 'fails'"),
         ({"name": "\udc80"}, "name: expected text that can be written as UTF-8 and holds no NUL; found '\\udc80'"),
         ({"name": "a\0"}, "name: expected text that can be written as UTF-8 and holds no NUL; found 'a\\x00'"),
         ({"world_sizes": ()}, "world_sizes: tuple should have at least 1 item after validation, not 0; found ()"),
