@@ -6,6 +6,7 @@ Not responsible for: what a single exploration says (`harness.report.exploration
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -79,10 +80,17 @@ def _of_part(part: Part, plain: set[tuple[str, str]]) -> Iterator[tuple[tuple[st
             yield (verdict.kind or "", verdict.component), _of_case(replace(case, verdict=verdict))
     for cause in part.exploration.causes if part.exploration else ():
         # A resume that is never exact shows in every case that resumes: one cause, however the job was ended.
-        key = (cause.kind, cause.component) if cause.sort == "resume" else (cause.kind, cause.component, cause.text)
+        key = (cause.kind, cause.component, *_told_apart_by(cause))
         yield key, _of_cause(part, cause)
     for other in part.search.causes if part.search else ():
         yield (other.kind, other.component, other.text), _of_search(part, other)
+
+
+def _told_apart_by(cause: Cause) -> tuple[str, ...]:
+    """What makes it another cause than one of the same kind; a missing sync is the same wherever the power is cut."""
+    if cause.sort == "resume":
+        return ()
+    return (re.sub(r"[0-9]+", "*", cause.missing),) if cause.sort == "durability" else (cause.text,)
 
 
 def _of_case(case: Case) -> Found:

@@ -1,4 +1,4 @@
-"""Trainers of other projects, as their documentation shows them, killed at every point of a save (on two ranks: a sample of them).
+"""Trainers of other projects, as their documentation shows them, killed at every point of a save (of two ranks: a sample).
 
 Expected failures: each library is what it is, in the version of constraints.txt, and no oracle is softened for it. A trainer that
 passes one day, or that fails in another way, makes its test fail. docs/findings.md has each cause in words.

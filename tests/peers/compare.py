@@ -1,7 +1,7 @@
 """This harness beside ckpt-chaos, the nearest tool, on the same scripts: `python tests/peers/compare.py`.
 
-Prints one table: crash points that were tried, distinct defects that were named, verdicts per minute. Both must be installed in the
-interpreter that runs this (`pip install ckpt-chaos`, and the extra `trainers`); it takes some minutes, and CI does not run it.
+Prints one table: crash points that were tried, distinct defects that were named, verdicts per minute. Both must be installed in
+the interpreter that runs this (`pip install ckpt-chaos`, and the extra `trainers`). It takes some minutes; CI does not run it.
 
 What is counted: for ckpt-chaos, one verdict per kill point and mode that its `run` prints, and as a defect each different verdict
 that is no PASS (it names no causes). For the harness, one verdict per crash state that was judged, and as a defect each cause.

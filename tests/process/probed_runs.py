@@ -147,7 +147,7 @@ def serve() -> None:
     gc.freeze()
     for line in sys.stdin:
         question = json.loads(line)
-        codes = run_ranks(len(question["environments"]), lambda rank: become(rank, question, main))
+        codes = run_ranks(len(question["environments"]), lambda rank, asked=question: become(rank, asked, main))
         print(json.dumps(codes), flush=True)
 
 

@@ -257,7 +257,7 @@ def forms():
     seed()
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    weights = {name: value for name, value in net.state_dict().items()}
+    weights = dict(net.state_dict())
 
     def by_numpy(path):
         numpy.savez(path + ".npz", **{name: value.numpy() for name, value in weights.items()})

@@ -5,7 +5,7 @@ the environment: `HARNESS_EVENT_LOG` (folder of the attempt), `HARNESS_PROBE` (t
 `HARNESS_PROBE_GOLDEN` (the uninterrupted run's logs; without it every step's digests are written, for later runs).
 
 Does not see: updates made without a torch optimizer, gradients of `torch.autograd.grad`, other frameworks; saves by a forked
-copy of the trainer; an exit code that is given by `raise SystemExit(code)` and not by `sys.exit` (the process's own end tells it).
+copy of the trainer; an exit code that is given by `raise SystemExit(code)` and not by `sys.exit` (its end tells it).
 """
 
 from __future__ import annotations

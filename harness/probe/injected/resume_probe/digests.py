@@ -27,6 +27,8 @@ _MANY = 64
 # Of a longer row of a batch these many pieces of so many bytes are read, spread over it.
 _ROW_BYTES = 8192
 _PIECES, _PIECE_BYTES = 32, 128
+# Inputs of a model are nested no deeper.
+_DEEPEST = 5
 # What schedulers count of themselves, and no learning rate depends on.
 _NOT_STATE = ("_step_count", "verbose", "_get_lr_called_within_step", "_is_initial")
 
@@ -200,7 +202,6 @@ def _tensors(value: object, depth: int) -> Iterable[torch.Tensor]:
     elif isinstance(value, Mapping):
         for key in sorted(value, key=str):
             yield from _tensors(value[key], depth + 1)
-    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)) and depth < 4:
-        if isinstance(value, (list, tuple)) or depth == 0:
-            for item in value:
-                yield from _tensors(item, depth + 1)
+    elif isinstance(value, (list, tuple)) and depth < _DEEPEST:
+        for item in value:
+            yield from _tensors(item, depth + 1)
