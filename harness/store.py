@@ -378,7 +378,7 @@ def read_baseline(path: Path) -> Baseline:
     file = path / "baseline.json"
     try:
         facts = json.loads(file.read_bytes())
-        noise = frozenset(map(str, facts.get("noise", ())))
+        noise = frozenset(map(str, facts["noise"] if "noise" in facts else ()))
         return Baseline(
             int(facts["world_size"]), read_rank_logs(path), str(facts["unstable"]), noise, str(facts.get("other_launch", ""))
         )
