@@ -32,7 +32,7 @@ class Sentences(torch.utils.data.Dataset):
 
 
 class PrintLoss(TrainerCallback):
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(self, args, state, control, logs=None, **kwargs):  # noqa: ARG002 (the library passes them)
         if state.is_world_process_zero and "loss" in logs:
             print(f"step {state.global_step} loss {float(logs['loss']).hex()} lr {logs['learning_rate']!r}", flush=True)
 

@@ -41,7 +41,7 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=18)
     parser.add_argument("--eval-interval", type=int, default=4)
-    parser.add_argument("--fp16", action="store_true", help="half precision with a gradient scaler")
+    parser.add_argument("--fp16", action="store_true", help="half precision, a gradient scaler that starts too high")
     args = parser.parse_args()
 
     args.out.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def main():
 
     model = CharModel()
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
-    scaler = torch.amp.GradScaler("cpu", enabled=args.fp16)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=5, enabled=args.fp16)
     precision = torch.autocast("cpu", torch.float16) if args.fp16 else nullcontext()
     iteration, best = 0, 1e9
     if (args.out / "ckpt.pt").exists():
