@@ -294,18 +294,13 @@ class _Shared:
 
     def _sizes(self) -> tuple[tuple[int, ...], list[str]]:
         """Other numbers of ranks that the command can be given and the memory has room for, and what is left out."""
-        workload, notes, fit = self.request.scenario.workload, [], []
+        workload = self.request.scenario.workload
         assert isinstance(workload, Command)
         if not any("{world_size}" in word for word in workload.command):
             return (), ["other numbers of ranks: the command has no {world_size}"]
-        for size in check_plan.other_sizes(self.job.ranks, self.request.world_sizes):
-            needed, free = size * _rank_memory(self.started.golden), _MEMORY_SHARE * psutil.virtual_memory().available
-            if needed > free:
-                room = f"{needed / 2**30:.1f} GiB by the memory of a rank of the undisturbed run, {free / 2**30:.1f} GiB are free"
-                notes.append(f"{size} ranks: they would need {room}")
-            else:
-                fit.append(size)
-        return tuple(fit), notes
+        sizes = check_plan.other_sizes(self.job.ranks, self.request.world_sizes)
+        free = _MEMORY_SHARE * psutil.virtual_memory().available
+        return check_plan.fitting(sizes, _rank_memory(self.started.golden), free)
 
     def _has_written(self) -> bool:
         records, _ = read_records(self.started.golden / "attempt.jsonl")

@@ -292,6 +292,23 @@ def other_sizes(ranks: int, asked: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(size for size in dict.fromkeys(asked if asked is not None else (1, 2 * ranks)) if size != ranks)
 
 
+def fitting(sizes: Sequence[int], rank_bytes: float, free_bytes: float) -> tuple[tuple[int, ...], list[str]]:
+    """The numbers of ranks that the memory has room for, and in words those that it has not.
+
+    Args:
+        sizes: numbers of ranks.
+        rank_bytes: what the largest process of the undisturbed run had in memory.
+        free_bytes: what may be used.
+    """
+    notes = [
+        f"{_ranks(size)}: they would need {size * rank_bytes / 2**30:.1f} GiB, by the memory of a process of the undisturbed "
+        f"run; {free_bytes / 2**30:.1f} GiB are free"
+        for size in sizes
+        if size * rank_bytes > free_bytes
+    ]
+    return tuple(size for size in sizes if size * rank_bytes <= free_bytes), notes
+
+
 def any_number(path: str) -> str:
     """A path as a pattern, numbers and white space left open."""
     return re.sub(r"[0-9]+|[\s,]+", "*", path)

@@ -55,7 +55,7 @@ while step < 10 and "idle" not in words:
         sys.exit(0)
     if step % 3 == 0 and "never-saves" not in words: save(step)
 """
-QUICK = ("--power-cut", "none", "--no-recovery", "--crash-points", "2", "--budget", "5m")
+QUICK = ("--power-cut", "none", "--no-recovery", "--crash-points", "2", "--budget", "20m")
 
 
 @pytest.fixture(scope="module")

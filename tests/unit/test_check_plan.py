@@ -100,6 +100,12 @@ def test_other_numbers_of_ranks():
     assert (case.world_sizes, case.expect) == ((2, 4), "resumes-or-refuses")
 
 
+def test_more_ranks_than_the_memory_has_room_for_are_named():
+    fit, notes = check_plan.fitting((1, 4), 2.0 * 2**30, 6.0 * 2**30)
+    assert fit == (1,)
+    assert notes == ["4 ranks: they would need 8.0 GiB, by the memory of a process of the undisturbed run; 6.0 GiB are free"]
+
+
 def test_an_overflow_lies_before_a_save_and_the_kill_behind_it():
     (case,) = [case for case in check_plan.later_cases(job(scale="0x1p+10"), ()) if case.part == "an overflow batch"]
     assert case.faults == ("nonfinite-grad all ranks at batch 7", "sigkill all ranks at step 10 by rank 0")

@@ -1,0 +1,84 @@
+"""Where a foreign job is held to something else than the reference trainer."""
+
+from __future__ import annotations
+
+import pytest
+from histories import (
+    attempt,
+    baseline,
+    exited,
+    fired,
+    killed_and_resumed,
+    kinds,
+    replace_exits,
+    run_of,
+    scenario,
+)
+
+from harness.oracle.completion import completion
+from harness.oracle.data import data
+from harness.oracle.loss import loss
+from harness.plan import make_plan
+from harness.scenario import Command
+from harness.store import Run
+
+ASKED = "sigterm all ranks at step 14 by rank 0"
+
+
+def foreign(run, **changes):
+    """The same run of a command that is watched from inside."""
+    workload = Command(command=("python", "train.py"), probe=True)
+    case = run.plan.scenario.model_copy(update={"workload": workload, **changes})
+    return Run(run.directory, make_plan(case), run.attempts)
+
+
+def asked_to_end(code):
+    first = attempt(
+        0, 1, 14, path=run_of().directory.path, supervisor=(fired(ASKED),), exits=tuple(exited(rank, code) for rank in (0, 1))
+    )
+    second = killed_and_resumed().attempts[1]
+    return run_of(first, second, case=scenario((ASKED,)))
+
+
+@pytest.mark.parametrize("code", [0, 143])
+def test_a_foreign_job_may_leave_when_it_is_asked_to(code):
+    assert completion(foreign(asked_to_end(code)), baseline()) == []
+
+
+def test_the_reference_trainer_says_with_exit_code_0_that_all_is_done():
+    assert set(kinds(completion(asked_to_end(0), baseline()))) == {"silent-exit"}
+
+
+@pytest.mark.parametrize(("expect", "found"), [("resumes", ["resume-crashed"]), ("resumes-or-refuses", [])])
+def test_a_restart_may_fail_where_that_is_allowed(expect, found):
+    run = foreign(killed_and_resumed(), expect=expect)
+    for log in run.attempts[1].ranks.values():
+        log.records[:] = [r for r in log.records if r["event"] != "end"]
+    replace_exits(run, 1, exited(0, 1), exited(1, 1))
+    assert kinds(completion(run, baseline())) == found
+
+
+def test_exit_code_0_without_an_end_is_no_refusal():
+    run = foreign(killed_and_resumed(), expect="resumes-or-refuses")
+    for log in run.attempts[1].ranks.values():
+        log.records[:] = [r for r in log.records if r["event"] != "end"]
+    assert set(kinds(completion(run, baseline()))) == {"silent-exit"}
+
+
+def test_on_another_number_of_ranks_work_is_compared_where_a_batch_is_as_large():
+    run = foreign(killed_and_resumed(), world_sizes=(2, 1))
+    second = attempt(1, 13, 24, path=run.directory.path, ranks=1, resumed=12, ended=True, before=(4, 8, 12))
+    run.attempts[1] = second
+    golden = baseline()
+    alone = [record for record in second.ranks[0].records if record["event"] == "batch"]
+    for record in alone:
+        record["global_loss"] = "0x1p+3"
+    size = len(golden.ranks[0].batches[0].samples)
+    for record in alone:
+        record["samples"] = list(range(1000, 1000 + size))
+    assert loss(run, golden) == data(run, golden) == []
+    second.ranks[0].__dict__.pop("batches", None)
+    for record in alone:
+        record["samples"] = list(range(1000, 1000 + 2 * size))
+    assert kinds(loss(run, golden)) == ["diverged"]
+    assert kinds(data(run, golden)) == ["diverged"]

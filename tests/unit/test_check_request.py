@@ -1,0 +1,92 @@
+"""From the words of `harness check` to what is asked for, and every problem of them at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.check_request import parse_request
+from harness.errors import UsageError
+
+NOTHING = {
+    "format": None,
+    "world_size": None,
+    "steps": None,
+    "save": None,
+    "crash_points": None,
+    "power_cut": "model",
+    "filesystem": "ext4",
+    "recovery": True,
+    "interleavings": True,
+    "damage": False,
+    "errors": False,
+    "defect": (),
+    "seed": "0",
+    "jobs": None,
+    "launch": "auto",
+    "budget": None,
+    "resume_command": None,
+    "world_sizes": None,
+    "tolerance": None,
+    "python": None,
+    "command": (),
+}
+TRAIN = ("torchrun", "--nproc-per-node", "{world_size}", "train.py", "{ckpt}")
+
+
+def asked(**options):
+    return parse_request({**NOTHING, **options})
+
+
+def problems_of(**options):
+    with pytest.raises(UsageError) as caught:
+        asked(**options)
+    return caught.value.problems
+
+
+def test_a_command_has_a_budget_and_the_save_that_there_is():
+    request = asked(command=TRAIN)
+    assert (request.budget_s, request.save, request.limit, request.world_sizes) == (300.0, None, None, None)
+    request = asked(format="single")
+    assert (request.budget_s, request.save, request.limit) == (None, 2, None)
+
+
+def test_what_a_command_may_be_given():
+    options = {"resume_command": "python 'my train.py' --resume", "tolerance": "1e-3", "python": "/usr/bin/python3"}
+    request = asked(command=TRAIN, world_sizes="1, 4", **options)
+    assert request.scenario.workload.resume_command == ("python", "my train.py", "--resume")
+    assert request.scenario.workload.python == "/usr/bin/python3"
+    assert (request.scenario.tolerance, request.world_sizes) == (1e-3, (1, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            {"command": TRAIN, "tolerance": "much"},
+            "--tolerance much: expected a difference of losses from 0 to below 1, such as 1e-4",
+        ),
+        (
+            {"command": TRAIN, "tolerance": "nan"},
+            "--tolerance nan: expected a difference of losses from 0 to below 1, such as 1e-4",
+        ),
+        (
+            {"command": TRAIN, "resume_command": "a 'b"},
+            '--resume-command "a \'b": No closing quotation; expected words as a shell reads them',
+        ),
+        ({"command": TRAIN, "resume_command": " "}, "--resume-command is empty; expected a command"),
+        ({"command": TRAIN, "world_sizes": "1,x"}, "--world-sizes x: expected numbers of ranks such as 1,4"),
+        ({"format": "single", "python": "/usr/bin/python3"}, "--python is for a command; expected -- COMMAND … with it"),
+    ],
+)
+def test_what_is_wrong_is_said(options, problem):
+    assert list(problems_of(**options)) == [problem]
+
+
+def test_world_sizes_need_a_command_that_can_be_told():
+    (problem,) = problems_of(command=("python", "train.py"), world_sizes="4")
+    assert "the command has no {world_size}" in problem
+
+
+def test_everything_that_is_wrong_is_said_at_once():
+    found = problems_of(command=TRAIN, tolerance="2", save="x", budget="soon")
+    assert len(found) == 3
