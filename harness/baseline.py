@@ -161,7 +161,9 @@ def _run_once(plan: Plan, path: Path, launcher: Launcher) -> dict[int, RankLog]:
     run_attempts(plan, directory, launcher)
     attempt = directory.attempt(0)
     logs = read_rank_logs(attempt)
-    if not logs or not all(log.ended for log in logs.values()):
+    workload = plan.scenario.workload
+    idle = isinstance(workload, Command) and workload.probe and not any(log.batches for log in logs.values())
+    if not logs or idle or not all(log.ended for log in logs.values()):
         why = _why_not(attempt, logs, plan)
         # A foreign command that does not do its work undisturbed is the user's to mend; our own trainer is ours.
         raise UsageError([why]) if isinstance(plan.scenario.workload, Command) else LaunchError(why)

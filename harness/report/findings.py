@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness.causes import Cause
 from harness.check import Case, Check, Part
-from harness.check_plan import KILLS
+from harness.check_plan import AGAIN, ERRORS, KILLS
 from harness.error_loop import ErrorCause
 from harness.oracle.verdict import Verdict, decide
 from harness.report.exploration import coverage_lines, num
@@ -48,12 +48,24 @@ class Found:
 def findings(check: Check) -> list[Found]:
     """All causes, in the order in which they were found, which is that of the parts."""
     found: dict[tuple[str, ...], Found] = {}
-    plain = _plain_findings(check)
+    plain, torn = _plain_findings(check), _torn_saves(check)
     for part in check.parts:
         for key, one in _of_part(part, plain):
+            # What a save does to the checkpoint before it, it does in a restart too, and when an operation of it fails.
+            key = torn.get(key, key) if part.name in (AGAIN, ERRORS) else key
             known = found.get(key)
             found[key] = one if known is None else replace(known, seen=(*known.seen, *one.seen))
     return list(found.values())
+
+
+def _torn_saves(check: Check) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Kind and component → the key of the first cause of that sort that a kill in a save has shown."""
+    torn: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for part in check.parts:
+        for cause in part.exploration.causes if part.exploration else ():
+            if cause.sort in ("gap", "order"):
+                torn.setdefault((cause.kind, cause.component), (cause.kind, cause.component, cause.text))
+    return torn
 
 
 def _plain_findings(check: Check) -> set[tuple[str, str]]:

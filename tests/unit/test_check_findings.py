@@ -5,8 +5,10 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+from test_check_report import BAD, cause, exploration, judged
+
 from harness.check import Case, Check, Part, Request
-from harness.check_plan import DAMAGE, KILLS
+from harness.check_plan import AGAIN, DAMAGE, KILLS
 from harness.oracle.finding import fail, inconclusive
 from harness.oracle.verdict import Verdict
 from harness.report.findings import findings, junit, markdown, text
@@ -41,6 +43,13 @@ def test_one_cause_in_several_parts_is_one_finding():
     assert (found.kind, found.component, found.seen) == ("state-lost", "scaler", ("early", "late", "asked"))
     assert text(check).count("repeat: harness replay runs/early/plan.toml") == 1
     assert text(check).splitlines()[-1].startswith("FAIL: 1 finding; 4 cases; ")
+
+
+def test_what_a_kill_in_a_save_has_shown_is_not_named_again():
+    gone = fail("last-good-lost", "retention", "ckpt.pt is gone", component="checkpoint-files", expected="it", found="nothing")
+    explored = Part("crash points of s", exploration(judged("bad", BAD, 3), causes=(cause(),)))
+    check = checked(explored, Part(AGAIN, cases=(case("again", bad(gone)),)), Part("SIGTERM", cases=(case("asked", bad(gone)),)))
+    assert [one.seen for one in findings(check)] == [("3 states of crash points of s", "again"), ("asked",)]
 
 
 def test_what_is_felt_without_damage_is_no_sign_that_damage_was_accepted():
