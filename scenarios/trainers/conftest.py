@@ -25,10 +25,11 @@ def attack(harness_workbench, tmp_path):
     from harness.warming import choose_launch
 
     def run(words, *, limit, power=True, save=2):
-        scenario, bench, said = choose_launch(parse_command(words), harness_workbench)
-        recordings = record(scenario, bench, tmp_path / "recorded")
+        started = choose_launch(parse_command(words), harness_workbench)
+        bench = started.bench
+        recordings = record(started.scenario, bench, tmp_path / "recorded")
         window = recordings.recorded.trace.saves()[save - 1]
         found = explore(recordings, window, bench, tmp_path / "states", limit=limit, power=power)
-        return found, said
+        return found, started.text
 
     return run
