@@ -21,7 +21,13 @@ def seed(number=1):
 
 
 def model(dropout=0.1):
-    layers = [torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Dropout(dropout), torch.nn.Linear(16, 4)]
+    layers = [
+        torch.nn.Linear(8, 16),
+        torch.nn.BatchNorm1d(16),
+        torch.nn.ReLU(),
+        torch.nn.Dropout(dropout),
+        torch.nn.Linear(16, 4),
+    ]
     return torch.nn.Sequential(*layers)
 
 
@@ -31,7 +37,7 @@ def batch(step, rows=6, shift=0):
 
 
 def say(loss):
-    print(float(loss).hex(), flush=True)
+    print(float(torch.as_tensor(loss).detach()).hex(), flush=True)
 
 
 def save(state, name):
@@ -60,7 +66,9 @@ def load(**parts):
 
 
 def save_all(step, **parts):
-    save({key: part.state_dict() for key, part in parts.items()} | {"rng": torch.get_rng_state(), "step": step}, f"step-{step}.pt")
+    save(
+        {key: part.state_dict() for key, part in parts.items()} | {"rng": torch.get_rng_state(), "step": step}, f"step-{step}.pt"
+    )
 
 
 def after(step):

@@ -13,7 +13,9 @@ OUT, STEPS, EVERY = arguments.out, arguments.steps, arguments.every
 
 def ddp(rank):
     seed()
-    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4)))
+    net = torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+    )
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     path, first = os.path.join(OUT, "last.pt"), 0
     if os.path.exists(path):
