@@ -37,7 +37,7 @@ def batch(step, rows=6, shift=0):
 
 
 def say(loss):
-    print(float(loss).hex(), flush=True)
+    print(float(torch.as_tensor(loss).detach()).hex(), flush=True)
 
 
 def save(state, name):

@@ -26,6 +26,41 @@ if TYPE_CHECKING:
     from .observer import Observer
 
 
+# By the names that torch's compiler has for them in this version; where it has others, it is left to itself.
+_compiler: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)  # noqa: SLF001
+
+
+def _set_eval_frame(callback: Any) -> Any:
+    return _compiler.set_eval_frame(callback) if hasattr(_compiler, "set_eval_frame") else None
+
+
+def _skip_code(code: Any) -> None:
+    if hasattr(_compiler, "skip_code"):
+        _compiler.skip_code(code)
+    elif hasattr(_compiler, "set_code_exec_strategy"):
+        action = _compiler._FrameAction  # noqa: SLF001
+        _compiler.set_code_exec_strategy(code, _compiler._FrameExecStrategy(action.SKIP, action.DEFAULT))  # noqa: SLF001
+
+
+def _uncompiled(function: Any) -> Any:
+    """The compiler takes functions that are called while it is at work, too; this one it is to leave as it is."""
+    _skip_code(function.__code__)
+    return function
+
+
+_uncompiled(_set_eval_frame)
+
+
+@_uncompiled
+def _quietly(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function of the probe's with the compiler looking away."""
+    callback = _set_eval_frame(None)
+    try:
+        return function(*args)
+    finally:
+        _set_eval_frame(callback)
+
+
 def attach(observer: Observer) -> None:
     """Hooks into torch, and into the end of the process."""
     _hook_modules(observer)
@@ -42,54 +77,86 @@ def attach(observer: Observer) -> None:
 
 def _hook_modules(observer: Observer) -> None:
     # Torch's compiler reads through both hooks where it reads a module's call; there they are to be nothing.
+    @_uncompiled
     def before(module: torch.nn.Module, args: Any) -> None:
-        if is_compiling():
+        if is_compiling() or not observer.waits:
             return
-        observer.entered(module, args, lambda: _keywords(module))
+        _quietly(observer.entered, module, args, lambda: _keywords(module))
 
+    @_uncompiled
     def after(module: torch.nn.Module, _args: Any, _output: Any) -> None:
-        if is_compiling():
+        if is_compiling() or observer.waits:
             return
-        observer.left(module)
+        _quietly(observer.left, module)
 
-    modules.register_module_forward_pre_hook(before)
-    modules.register_module_forward_hook(after, always_call=True)
-    _hide_hooks()
+    hooks = _Hooks(before, after)
+    _patch_module_compile(observer, hooks)
+    when_imported("torch._dynamo.eval_frame", lambda: _patch_optimized(observer, hooks))
+
+
+class _Hooks:
+    """Those on all modules. They are taken away while a compiled module is at work: its graphs are to be the same without them."""
+
+    def __init__(self, before: Callable[..., None], after: Callable[..., None]) -> None:
+        first = modules.register_module_forward_pre_hook(before)
+        last = modules.register_module_forward_hook(after, always_call=True)
+        self._places: list[tuple[Any, int, Any]] = [
+            (modules._global_forward_pre_hooks, first.id, before),  # noqa: SLF001
+            (modules._global_forward_hooks, last.id, after),  # noqa: SLF001
+            (modules._global_forward_hooks_always_called, last.id, True),  # noqa: SLF001
+        ]
+
+    def around(self, observer: Observer, module: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Calls a compiled module, and does itself what the hooks would do."""
+        hidden = [(hooks, key, hook) for hooks, key, hook in self._places if key in hooks]
+        _quietly(observer.entered, module, args, lambda: kwargs)
+        for hooks, key, _ in hidden:
+            hooks.pop(key, None)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            for hooks, key, hook in hidden:
+                hooks[key] = hook
+            _quietly(observer.left, module)
+
+
+_uncompiled(_Hooks.around)
+
+
+def _patch_module_compile(observer: Observer, hooks: _Hooks) -> None:
+    """Hooks are compiled away where a module is compiled in its place."""
     real = torch.nn.Module.compile
 
     @functools.wraps(real)
     def compile(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:  # noqa: A001  the name that it takes
-        """Hooks are compiled away where a module is compiled in its place: they are called around it."""
         real(self, *args, **kwargs)
         compiled = self._compiled_call_impl
+        if compiled is None:
+            return
 
+        @_uncompiled
         def call(*inputs: Any, **named: Any) -> Any:
-            if is_compiling() or compiled is None:
-                return compiled(*inputs, **named)  # type: ignore[misc]
-            observer.entered(self, inputs, lambda: named)
-            try:
+            if is_compiling():
                 return compiled(*inputs, **named)
-            finally:
-                observer.left(self)
+            return hooks.around(observer, self, compiled, inputs, named)
 
         self._compiled_call_impl = call
 
     torch.nn.Module.compile = compile  # type: ignore[method-assign]
 
 
-def _hide_hooks() -> None:
-    """`torch.compile(module)` warns where there are hooks on all modules; of ours it has nothing to say."""
-    real = getattr(modules, "_has_any_global_hook", None)
-    if real is None:
-        return
-    all_hooks = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks", "_global_forward_pre_hooks")
-    ours = [len(getattr(modules, name)) for name in all_hooks]
+def _patch_optimized(observer: Observer, hooks: _Hooks) -> None:
+    kind = sys.modules["torch._dynamo.eval_frame"].OptimizedModule
+    real = kind.__call__
 
     @functools.wraps(real)
-    def has_any() -> bool:
-        return any(len(getattr(modules, name)) > own for name, own in zip(all_hooks, ours, strict=True))
+    @_uncompiled
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return real(self, *args, **kwargs)
+        return hooks.around(observer, self, functools.partial(real, self), args, kwargs)
 
-    modules._has_any_global_hook = has_any  # type: ignore[assignment]
+    kind.__call__ = call
 
 
 def _keywords(module: torch.nn.Module) -> Any:
@@ -112,6 +179,7 @@ def _hook_optimizers(observer: Observer) -> None:
 
     Optimizer.__init__ = made  # type: ignore[method-assign]
 
+    @_uncompiled
     def before(_optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if is_compiling() or observer.off:
             return None
@@ -122,9 +190,10 @@ def _hook_optimizers(observer: Observer) -> None:
             return (args[0], _counted(observer, args[1]), *args[2:]), kwargs
         return None
 
+    @_uncompiled
     def after(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if not is_compiling():
-            observer.stepped(optimizer)
+            _quietly(observer.stepped, optimizer)
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
@@ -137,6 +206,7 @@ def _counted(observer: Observer, closure: Callable[[], Any]) -> Callable[[], Any
     called = 0
 
     @functools.wraps(closure)
+    @_uncompiled
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal called
         called += 1
@@ -152,6 +222,7 @@ def _patch_backward(observer: Observer) -> None:
     inside = False
 
     @functools.wraps(real)
+    @_uncompiled
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal inside
         # Checkpointed activations call it from within, and do forward passes again.
@@ -161,7 +232,7 @@ def _patch_backward(observer: Observer) -> None:
         try:
             if not isinstance(tensors, torch.Tensor):
                 tensors = list(tensors)
-            changed = observer.losses(tensors, args[0] if args else kwargs.get("grad_tensors"))
+            changed = _quietly(observer.losses, tensors, args[0] if args else kwargs.get("grad_tensors"))
             observer.repeats = True
             return real(tensors if changed is None else changed, *args, **kwargs)
         except BaseException:
@@ -177,15 +248,17 @@ def _patch_scaler(observer: Observer, kind: Any) -> None:
     scale, update = kind.__dict__.get("scale"), kind.__dict__.get("update")
 
     @functools.wraps(scale)
+    @_uncompiled
     def scaled(self: Any, outputs: Any) -> Any:
         result = scale(self, outputs)
-        observer.scaled(result, outputs)
+        _quietly(observer.scaled, result, outputs)
         return result
 
     @functools.wraps(update)
+    @_uncompiled
     def updated(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.is_enabled():
-            observer.skipped()
+            _quietly(observer.skipped)
         return update(self, *args, **kwargs)
 
     if scale is not None:

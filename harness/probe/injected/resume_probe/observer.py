@@ -101,6 +101,11 @@ class Observer:
         else:
             self._process = os.getpid()
 
+    @property
+    def waits(self) -> bool:
+        """Whether no module is being called that counts."""
+        return self._inside is None
+
     # -- what is seen -------------------------------------------------------------------------------------------------
 
     def entered(self, module: torch.nn.Module, args: Any, kwargs: Callable[[], Any]) -> None:
