@@ -237,7 +237,9 @@ def _comparable(log: RankLog, noise: frozenset[str]) -> list[dict[str, object]]:
     said = [record for record in log.records if record["event"] != "start"]
     said.sort(key=lambda record: (record["event"], record.get("moment")) == ("save", "end"))
     plain = [{key: record.get(key) for key in ("event", *_COMPARED)} for record in said]
-    for record in plain:
+    for record, one in zip(plain, said, strict=True):
+        if (one["event"], one.get("moment")) == ("save", "begin"):
+            record["checkpoint"] = None  # a temporary name may be drawn anew; the end of the save has the one that counts
         if noise and isinstance(record["digests"], dict):
             record["digests"] = {name: digest for name, digest in record["digests"].items() if name not in noise}
     return plain

@@ -56,6 +56,10 @@ def _attempt(attempt: AttemptRun) -> list[Finding]:
         return [inconclusive("harness-error", _ORACLE, text, **where)]
     escaped = [f"unseen writes in attempt {attempt.index}: {record.get('what')}" for record in attempt.of("escaped")]
     findings = [inconclusive("not-comparable", _ORACLE, text, **where) for text in escaped[:_SHOWN_PROBLEMS]]
+    for rank, log in attempt.ranks.items():
+        for record in log.of("probe-failed"):
+            text = f"the probe of rank {rank} failed in attempt {attempt.index} and saw nothing more: {record.get('error')}"
+            findings.append(inconclusive("not-comparable", _ORACLE, text, rank=rank, **where))
     for rank in range(attempt.world_size):
         exit_record = exit_of(attempt, rank)
         if rank in attempt.ranks or not (exit_record is None or succeeded(exit_record)):

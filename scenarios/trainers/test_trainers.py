@@ -52,7 +52,7 @@ def command(script, ranks):
         fails("lightning_fit", DATA, reason="a plain DataLoader begins its epoch again in the middle of it"),
         fails("lightning_fit --stateful", RNG, reason="no generator is saved or restored"),
         fails("fsdp2_dcp", RNG, ranks=2, reason="the tutorial's AppState holds no generator"),
-        fails("fsdp2_dcp --one-id", LOST, RNG, ranks=2, reason="DCP empties the shards that the only checkpoint's .metadata names"),
+        fails("fsdp2_dcp --one-id", LOST, RNG, ranks=2, reason="DCP empties the shards that the only .metadata names"),
     ],
 )
 def test_a_kill_at_any_point_of_a_save(attack, script, ranks, causes):

@@ -11,6 +11,7 @@ import multiprocessing.util
 import os
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 # By the names that torch's compiler has for them in this version; where it has others, it is left to itself.
-_compiler: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)  # noqa: SLF001
+_compiler: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 
 
 def _set_eval_frame(callback: Any) -> Any:
@@ -38,8 +39,8 @@ def _skip_code(code: Any) -> None:
     if hasattr(_compiler, "skip_code"):
         _compiler.skip_code(code)
     elif hasattr(_compiler, "set_code_exec_strategy"):
-        action = _compiler._FrameAction  # noqa: SLF001
-        _compiler.set_code_exec_strategy(code, _compiler._FrameExecStrategy(action.SKIP, action.DEFAULT))  # noqa: SLF001
+        action = _compiler._FrameAction
+        _compiler.set_code_exec_strategy(code, _compiler._FrameExecStrategy(action.SKIP, action.DEFAULT))
 
 
 def _uncompiled(function: Any) -> Any:
@@ -95,15 +96,15 @@ def _hook_modules(observer: Observer) -> None:
 
 
 class _Hooks:
-    """Those on all modules. They are taken away while a compiled module is at work: its graphs are to be the same without them."""
+    """Those on all modules. They are taken away while a compiled module is at work: its graphs are to be the same as ever."""
 
     def __init__(self, before: Callable[..., None], after: Callable[..., None]) -> None:
         first = modules.register_module_forward_pre_hook(before)
         last = modules.register_module_forward_hook(after, always_call=True)
         self._places: list[tuple[Any, int, Any]] = [
-            (modules._global_forward_pre_hooks, first.id, before),  # noqa: SLF001
-            (modules._global_forward_hooks, last.id, after),  # noqa: SLF001
-            (modules._global_forward_hooks_always_called, last.id, True),  # noqa: SLF001
+            (modules._global_forward_pre_hooks, first.id, before),
+            (modules._global_forward_hooks, last.id, after),
+            (modules._global_forward_hooks_always_called, last.id, True),
         ]
 
     def around(self, observer: Observer, module: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -161,11 +162,11 @@ def _patch_optimized(observer: Observer, hooks: _Hooks) -> None:
 
 def _keywords(module: torch.nn.Module) -> Any:
     """What the module was called with by name: hooks on all modules are not given it, so it is read off the caller's frame."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name in ("_call_impl", "inner") and frame.f_locals.get("self") is module:
             return frame.f_locals.get("kwargs") or {}
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return {}
 
 
