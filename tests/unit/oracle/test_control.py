@@ -106,3 +106,11 @@ def test_a_first_launch_that_fails_where_a_plainer_job_did_not_is_a_failure(tmp_
     finding = only(control(run_of(one, case=case), baseline()), "job-failed")
     assert (finding.outcome, finding.component, finding.rank) == ("FAIL", "process", 0)
     assert finding.message.endswith("activations do not fit")
+
+
+def test_a_probe_that_failed_has_not_seen_everything():
+    run = killed_and_resumed()
+    run.attempts[0].ranks[0].records.append({"event": "probe-failed", "rank": 0, "where": "step", "error": "KeyError: 'lr'"})
+    finding = only(control(run, baseline()), "not-comparable")
+    assert (finding.outcome, finding.rank) == ("INCONCLUSIVE", 0)
+    assert "KeyError: 'lr'" in finding.message
