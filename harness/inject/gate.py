@@ -110,7 +110,7 @@ class Gate:
         """The operation, or None if it concerns neither the watched directory nor an event log."""
         call = self._calls[notification.number]
         thread = notification.thread
-        paths = process.call_paths(thread, call, notification.arguments)
+        paths = process.call_paths(thread, call, notification.arguments) or [self.root]  # sync(2) names nothing
         if call.fd is not None and (paths[0].startswith(OUTSIDE) or not paths[0].startswith("/")):
             return None
         resolved = tuple(paths) if call.fd is not None else tuple(map(self._resolve, paths))

@@ -93,6 +93,11 @@ def test_a_call_fails_with_the_error_that_was_asked_for(tmp_path, operation, nam
     assert run.attempts[0].operations[-2 if run.attempts[0].operations[-1]["event"] == "mark" else -1]["tampered"]
 
 
+def test_a_sync_of_everything_cannot_fail(tmp_path):
+    program = "os.sync(); say('value', value=attempt(os.fsync, os.open('.', os.O_RDONLY)))"
+    assert said(run_job(tmp_path, program, "EIO any rank on fsync .")) == ["EIO"]
+
+
 def test_occurrence_counts_and_times_repeats(tmp_path):
     program = "fd = os.open('a', os.O_WRONLY | os.O_CREAT)\nfor i in range(6): say('value', value=attempt(os.write, fd, b'x'))"
     run = run_job(tmp_path, program, "EIO any rank on write a occurrence 2 times 3")
