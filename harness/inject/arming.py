@@ -229,6 +229,8 @@ class Injector:
                 continue
             if not (fault.triggered_by(operation.rank) if isinstance(fault, _Killing) else fault.who.covers(operation.rank)):
                 continue
+            if isinstance(fault, ErrnoFault) and operation.call.name == "sync":
+                continue  # sync(2) reports no error, so nobody would learn of one
             self._seen[index, operation.rank] += 1
             if not self._due(index, fault, point, operation.rank):
                 continue

@@ -220,6 +220,7 @@ _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0x200, 0x400
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 _PIECE_BYTES = 1 << 20
 _PATH_ACTIONS: dict[str, Callable[[Operation, list[str]], None]] = {
+    "sync": lambda *_: os.sync(),
     "truncate": lambda o, paths: os.truncate(paths[0], o.arguments[1]),
     "rename": lambda _, paths: os.rename(*paths),
     "renameat": lambda _, paths: os.rename(*paths),

@@ -32,6 +32,7 @@ class _Listener:
     fd: int
     rank: int  # -1: a tree of several ranks, looked up per process
     ranks: dict[int, int] = field(default_factory=dict)
+    told: dict[int, int] = field(default_factory=dict)  # by the event log that a process writes
 
 
 class Gate:
@@ -110,7 +111,7 @@ class Gate:
         """The operation, or None if it concerns neither the watched directory nor an event log."""
         call = self._calls[notification.number]
         thread = notification.thread
-        paths = process.call_paths(thread, call, notification.arguments)
+        paths = process.call_paths(thread, call, notification.arguments) or [self.root]  # sync(2) names nothing
         if call.fd is not None and (paths[0].startswith(OUTSIDE) or not paths[0].startswith("/")):
             return None
         resolved = tuple(paths) if call.fd is not None else tuple(map(self._resolve, paths))
@@ -121,6 +122,8 @@ class Gate:
             return None
         pid = process.process_of(thread)
         size_bytes = process.data_size(thread, call, notification.arguments)
+        if resolved[0] in self.logs and call.operation == "write":
+            listener.told[pid] = self.logs[resolved[0]]
         rank = self._rank(listener, pid)
         return Operation(rank, pid, call, tuple(paths), resolved, names, size_bytes, listener.fd, notification)
 
@@ -145,6 +148,8 @@ class Gate:
         if pid not in listener.ranks:
             rank = process.rank_in_environment(pid)
             if rank is None:  # not remembered: a launcher forks first and gives the rank with the exec
-                return self.unnamed_rank
+                # Ranks that one process has forked learn theirs from it, which nobody sees; but each writes its own log.
+                told = next((one for one in process.ancestry(pid) if one in listener.told), None)
+                return self.unnamed_rank if told is None else listener.told[told]
             listener.ranks[pid] = rank
         return listener.ranks[pid]

@@ -48,6 +48,14 @@ def rank_in_environment(pid: int) -> int | None:
     return None
 
 
+def ancestry(pid: int) -> Iterator[int]:
+    """A process, its parent, and so on, as far as they are there."""
+    with contextlib.suppress(OSError):
+        while pid > 1:
+            yield pid
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
 def works(pid: int) -> bool:
     """Whether any thread of a process runs, is ready to, or waits for a disk; False if the process is gone."""
     with contextlib.suppress(OSError):

@@ -65,6 +65,7 @@ CALLS = (
     Call("fdatasync", "fsync", fd=0),
     Call("sync_file_range", "fsync", fd=0),
     Call("syncfs", "fsync", fd=0),
+    Call("sync", "fsync"),  # of everything, so of the watched directory too
     Call("rename", "rename", paths=((None, 0), (None, 1))),
     Call("renameat", "rename", paths=((0, 1), (2, 3))),
     Call("renameat2", "rename", paths=((0, 1), (2, 3))),
@@ -128,6 +129,7 @@ X86_64 = Architecture(
         "symlink": 88,
         "chmod": 90,
         "fchmod": 91,
+        "sync": 162,
         "openat": 257,
         "mkdirat": 258,
         "unlinkat": 263,
@@ -180,6 +182,7 @@ AARCH64 = Architecture(
         "preadv": 69,
         "pwritev": 70,
         "sendfile": 71,
+        "sync": 81,
         "fsync": 82,
         "fdatasync": 83,
         "sync_file_range": 84,

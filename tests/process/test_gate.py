@@ -93,6 +93,31 @@ def test_a_call_fails_with_the_error_that_was_asked_for(tmp_path, operation, nam
     assert run.attempts[0].operations[-2 if run.attempts[0].operations[-1]["event"] == "mark" else -1]["tampered"]
 
 
+def test_a_sync_of_everything_cannot_fail(tmp_path):
+    program = "os.sync(); say('value', value=attempt(os.fsync, os.open('.', os.O_RDONLY)))"
+    assert said(run_job(tmp_path, program, "EIO any rank on fsync .")) == ["EIO"]
+
+
+def test_a_rank_that_was_forked_is_known_by_its_log(tmp_path):
+    program = """
+for rank in (1, 0):
+    if (pid := os.fork()) == 0:
+        log = os.path.join(os.environ["HARNESS_EVENT_LOG"], f"rank-{rank}.jsonl")
+        say("start")
+        open(f"own-{rank}", "w").close()
+        if (helper := os.fork()) == 0:
+            open(f"helper-{rank}", "w").close()
+            os._exit(0)
+        os.waitpid(helper, 0)
+        os._exit(0)
+    os.waitpid(pid, 0)
+open("launcher", "w").close()
+"""
+    run = run_job(tmp_path, program, world_sizes=(2,))
+    opened = {record["path"]: record["rank"] for record in run.attempts[0].operations if record.get("operation") == "open"}
+    assert opened == {"own-1": 1, "helper-1": 1, "own-0": 0, "helper-0": 0, "launcher": -1}
+
+
 def test_occurrence_counts_and_times_repeats(tmp_path):
     program = "fd = os.open('a', os.O_WRONLY | os.O_CREAT)\nfor i in range(6): say('value', value=attempt(os.write, fd, b'x'))"
     run = run_job(tmp_path, program, "EIO any rank on write a occurrence 2 times 3")

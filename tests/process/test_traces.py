@@ -13,6 +13,7 @@ import textwrap
 import pytest
 
 from harness.case import Workbench
+from harness.crash import Model
 from harness.errors import UsageError
 from harness.explore import record_runs
 from harness.scenario import Scenario
@@ -124,6 +125,22 @@ def test_every_kind_of_call_is_followed(tmp_path, bench):
     assert {"sendfile", "copy_file_range", "pwrite64", "writev", "pwritev2", "renameat2", "fallocate"} <= calls
     assert {op.error for op in trace.operations} >= {"", "EEXIST", "ENOENT", "ENOTEMPTY"}
     assert [op.data.size_bytes for op in trace.operations if op.path == "synced" and op.data] == [7]
+
+
+def test_a_sync_of_everything_makes_everything_durable(tmp_path, bench):
+    text = """
+        import os, sys
+        from pathlib import Path
+        os.chdir(sys.argv[1])
+        os.mkdir("d"); Path("d/before").write_bytes(b"x" * 5000)
+        os.sync()
+        Path("after").write_bytes(b"y")
+    """
+    trace = recorded(tmp_path, bench, text).recorded.trace
+    assert [op.path for op in trace.operations if op.call == "sync"] == ["."]
+    model = Model.of(trace)
+    model.run(trace.operations)
+    assert {change.operation.path for change in model.pending if change.operation} == {"after"}
 
 
 @pytest.mark.parametrize("seed", range(12))
