@@ -43,16 +43,27 @@ class Golden:
         Several batches may have equal parameters (a skipped one, a learning rate of 0): then the other components tell, then
         whether a checkpoint was saved there whose files have been opened; the latest where all that is equal too.
         """
+        names = {name: done for done, name in sorted(self.saves.items())}
+        read = [names[name] for name in opened if name in names]
+        if read and self._goes_on_with_data(read[-1], samples) and self._is_fresh(digests):
+            return read[-1], "checkpoint"  # the position was restored, and nothing else
         for components in _MATCHES:
             found = [done for done, state in self.states.items() if all(state.get(c, "") == digests.get(c) for c in components)]
             if found:
                 return max(found, key=lambda done: self._likeness(done, digests, opened)), "+".join(components)
-        names = {name: done for done, name in sorted(self.saves.items())}
-        read = [names[name] for name in opened if name in names]
         if read:
             return read[-1], "checkpoint"
         same = [batch for batch, those in self.samples.items() if samples and those[: len(samples)] == tuple(samples)]
         return (same[0] - 1, "data") if same else (0, "nothing")
+
+    def _goes_on_with_data(self, done: int, samples: Sequence[int]) -> bool:
+        following, first = self.samples.get(done + 1, ()), self.samples.get(1, ())
+        return bool(samples) and following[: len(samples)] == tuple(samples) != first[: len(samples)]
+
+    def _is_fresh(self, digests: Mapping[str, str]) -> bool:
+        """Whether parameters and optimizer are as they were before the first batch."""
+        state = self.states.get(0, {})
+        return all(state.get(name, "") == digests.get(name) for name in _MATCHES[0])
 
     def _likeness(self, done: int, digests: Mapping[str, str], opened: Sequence[str]) -> tuple[int, bool, int]:
         equal = sum(digests.get(name) == value for name, value in self.states[done].items())
