@@ -125,7 +125,7 @@ class _Shared:
 
     def all(self) -> Iterator[Part]:
         """Runs one part after the other, as long as there is something to be learnt."""
-        if why := _nothing_to_judge(self.started.baseline):
+        if why := _nothing_to_judge(self.started.baseline, self._has_written()):
             yield Part(check_plan.CONTROL, blocked=why)
             return
         first = check_plan.first_cases(self.job)
@@ -135,7 +135,8 @@ class _Shared:
             return
         if _never_resumed(ran):
             yield from self._parts([pair for pair in ran if pair[0].part == check_plan.CONTROL])
-            yield Part(check_plan.KILLS, blocked=NEVER_RESUMED)
+            # What the job calls a save may have left no file behind.
+            yield Part(check_plan.KILLS, blocked=NEVER_RESUMED if self._has_written() else self._never_saved())
             return
         yield from self._parts(ran)
         if self.job.saves or self._has_written():
@@ -311,7 +312,13 @@ class _Shared:
         return "the job never saved: " + exploring.no_checkpoint(recordings.recorded.directory.checkpoints, recordings.outside)
 
 
-def _nothing_to_judge(baseline: Baseline) -> str:
+def _nothing_to_judge(baseline: Baseline, has_written: bool) -> str:
+    if baseline.unstable and not has_written:
+        # The commonest reason by far: its second run goes on from what the first one has saved.
+        return (
+            f"two undisturbed runs differ, first at {baseline.unstable}, and neither wrote below its checkpoint directory. If "
+            "the job saves elsewhere, the second run went on from there: pass {ckpt} to it. Else seed every generator"
+        )
     if baseline.unstable:
         return (
             f"the job is not deterministic: two undisturbed runs differ, first at {baseline.unstable}. Seed every generator and "

@@ -14,6 +14,7 @@ TRAINER = """
 import os, signal, sys
 import torch
 out, words = sys.argv[1], sys.argv[2:]
+if "elsewhere" in words: os.makedirs(out := "elsewhere", exist_ok=True)
 if "fail" in words: sys.exit("cannot read the data set")
 if "seedless" not in words: torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
@@ -110,6 +111,7 @@ def test_a_broken_resume_is_one_finding_that_can_be_repeated(check):
         ("seedless", 3, ["the job is not deterministic", "batch at step 1"]),
         ("anew", 3, ["the job never resumed", "--resume-command"]),
         ("never-saves", 3, ["the job never saved", "{ckpt}"]),
+        ("elsewhere", 3, ["neither wrote below its checkpoint directory", "pass {ckpt} to it"]),
     ],
 )
 def test_what_cannot_be_checked_is_said_once_with_what_to_do(check, word, code, texts):
