@@ -75,9 +75,10 @@ def coverage_lines(exploration: Exploration) -> list[str]:
     if found.num_points_bounded:
         more = "more, in other orders of the ranks," if found.num_points_bounded < 0 else f"{found.num_points_bounded} more"
         points += f" ({more} exist and were left out)"
+    distinct = len(exploration.judged) + exploration.left_out + exploration.not_asked
     lines = [
         f"{points}, {num(len(found.states), 'state')} ({found.num_power} of them after a power cut), "
-        f"{len(exploration.judged)} distinct, {num(exploration.num_resumes, 'real resume')}: {share:.0f} % covered "
+        f"{distinct} distinct, {num(exploration.num_resumes, 'real resume')}: {share:.0f} % covered "
         f"in {exploration.exploring_s:.1f} s"
     ]
     if exploration.not_asked:

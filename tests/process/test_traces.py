@@ -211,7 +211,7 @@ def test_a_job_that_fails_is_shown_with_its_last_words(tmp_path, bench):
 def test_a_job_that_differs_from_run_to_run_is_inconclusive(tmp_path, bench):
     text = """
         import os, sys
-        open(sys.argv[1] + "/file", "wb").write(b"x" * (100 + os.getpid()))
+        open(sys.argv[1] + "/file", "wb").write(b"x" * (300 * os.getpid()))
     """
     job = trace_job(program(tmp_path, text), bench, tmp_path / "runs", once=False)
     assert job.inconclusive.startswith("rank 0, operation 2: write file (")
