@@ -147,6 +147,10 @@ class _Shared:
     def _attacks(self, ran: dict[Planned, Case]) -> Iterator[Part]:
         """All that is done to saves, and what the job does after them."""
         if self._over("crash points of a save, and all that follows"):
+            # Everything else may be sampled; but nothing has been learnt of a trainer whose saves nobody has cut.
+            yield Part(
+                "crash points of a save", blocked="the budget ended before any save was attacked; expected a larger --budget"
+            )
             return
         self.say("recording the job, to learn what it writes")
         scenario, bench = self.request.scenario, self.bench
