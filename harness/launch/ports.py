@@ -20,16 +20,17 @@ _TRIES = 200
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
     """A port that is free now, and nobody else's who asks here. Raises: LaunchError if none is found."""
-    drawn = random.SystemRandom()
+    drawn, refused = random.SystemRandom(), OSError()
     for _ in range(_TRIES):
         port = drawn.randrange(*_PORTS)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held, socket.socket() as tried:
             try:
                 held.bind(("127.0.0.1", port))
                 tried.bind(("127.0.0.1", port))
-            except OSError:
+            except OSError as error:  # somebody has it; if nobody lets us have any, the last reason is said
+                refused = error
                 continue
             tried.close()
             yield port
             return
-    raise LaunchError(f"no free TCP port was found between {_PORTS[0]} and {_PORTS[1]} in {_TRIES} tries")
+    raise LaunchError(f"no free TCP port was found between {_PORTS[0]} and {_PORTS[1]} in {_TRIES} tries: {refused}")

@@ -1,0 +1,60 @@
+"""Which command lines are started from the preloaded process, and where their ranks meet."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from harness.launch.ports import reserved_port
+from harness.launch.understood import understand, why_cold
+
+OWN = sys.executable
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "ranks"),
+    [
+        ([OWN, "train.py", "--out", "x"], ("train.py", "--out", "x"), None),
+        ([OWN, "-u", "train.py"], ("train.py",), None),
+        ([OWN, "-m", "package.train", "-v"], ("-m", "package.train", "-v"), None),
+        ([OWN, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"], ("train.py",), 2),
+        ([OWN, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=4", "-m", "train", "x"], ("-m", "train", "x"), 4),
+    ],
+)
+def test_a_program_is_read_off_its_command_line(words, program, ranks):
+    found = understand(words)
+    assert (found.words, found.ranks, found.own_interpreter) == (program, ranks, True)
+    assert why_cold(words) == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["bash", "train.sh"],
+        [OWN, "-c", "pass"],
+        [OWN, "-I", "train.py"],
+        [OWN],
+        [OWN, "-m", "torch.distributed.run", "--nnodes", "2", "train.py"],
+        [OWN, "-m", "torch.distributed.run", "--nproc-per-node", "auto", "train.py"],
+        [OWN, "-m", "torch.distributed.run", "--no-python", "train.sh"],
+        [OWN, "-m", "torch.distributed.run", "--unheard-of", "1", "train.py"],
+    ],
+)
+def test_what_is_not_understood_is_started_as_it_stands(words):
+    assert understand(words) is None
+    assert "is no `python SCRIPT`" in why_cold(words)
+
+
+def test_another_interpreter_is_started_as_it_stands(tmp_path):
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    assert "is another Python than the one that runs the harness" in why_cold([str(other), "train.py"])
+
+
+def test_no_two_attempts_meet_at_one_port(monkeypatch):
+    monkeypatch.setattr("harness.launch.ports._PORTS", (28_000, 28_002))
+    with reserved_port() as one, reserved_port() as other:
+        assert {one, other} == {28_000, 28_001}
