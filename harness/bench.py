@@ -266,7 +266,7 @@ class _Ignore:
     def released(self, fault: object, rank: int, why: str) -> None:
         """Never called."""
 
-    def others_wait(self, rank: int) -> bool:  # noqa: ARG002
+    def others_wait(self) -> bool:
         """Never called."""
         return True
 

@@ -25,7 +25,7 @@ from harness.inject import damage, power
 from harness.inject.arming import Injector, needs_reads
 from harness.inject.gate import Gate
 from harness.inject.operation import Operation
-from harness.inject.process import works
+from harness.inject.process import descendants, works
 from harness.inject.recorder import Recorder
 from harness.launch.command import launch_spec
 from harness.launch.connection import Connection, Launcher
@@ -374,9 +374,18 @@ class AttemptRunner:
         """Writes down that a held operation goes on, and why."""
         self._log.write("released", fault=str(fault), rank=rank, why=why)
 
-    def others_wait(self, rank: int) -> bool:
-        """Whether the other ranks have been idle at several looks in a row, with nothing asked of the gate meanwhile."""
-        if any(works(p.pid) for r, p in self._processes.items() if r != rank and p.end is None and not p.stopped):
+    def others_wait(self) -> bool:
+        """Whether no process of the attempt has worked at several looks in a row, with nothing asked of the gate meanwhile.
+
+        All processes: the others may wait for another thread of the rank that is held, and a rank that a launcher has made is
+        not known as one before it first touches the checkpoint directory.
+        """
+        known = [process.pid for process in self._processes.values() if process.end is None]
+        # Finding the descendants takes a look at every process of the machine: not more often than needed.
+        far = -1 in self._processes or self._looks[1] >= _IDLE_LOOKS
+        busy = any(map(works, known)) or (far and any(works(pid) for of in known for pid in descendants(of)))
+        # A process whose call has come to the gate sleeps; that was unheard of a moment ago.
+        if busy or self._poll.poll(0):
             self._looks = (self._looks[0], 0)
         return self._looks[1] >= _IDLE_LOOKS
 

@@ -59,8 +59,8 @@ class Actions(Protocol):
     def noted(self, rank: int, record: dict[str, Any]) -> None:
         """A rank is about to write this line to its event log; it waits until this returns."""
 
-    def others_wait(self, rank: int) -> bool:
-        """Whether all ranks but this one have done nothing for a while, so that they can only be waiting for it."""
+    def others_wait(self) -> bool:
+        """Whether nothing but held operations has been going on for a while, so that the others can only wait for these."""
 
 
 @dataclass
@@ -147,8 +147,8 @@ class Injector:
 
     def release_waiting(self) -> None:
         """Lets go on what all other ranks wait for. A patient kill comes first: a rank that is held has gone as far as it can."""
-        waited_for = [held for held in self._held if self._actions.others_wait(held.operation.rank)]
-        self._release(sorted(waited_for, key=lambda held: held.fault is not None)[:1])
+        if self._held and self._actions.others_wait():
+            self._release(sorted(self._held, key=lambda held: held.fault is not None)[:1])
 
     def _to_hold(self, operation: Operation) -> _Held | None:
         found = None

@@ -12,6 +12,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from harness.inject import kernel
 from harness.inject.syscalls import AT_FDCWD, Call
 
@@ -65,6 +67,13 @@ def works(pid: int) -> bool:
                 if state in (b"R", b"D"):
                     return True
     return False
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes that descend from a process and are alive; none if it is gone."""
+    with contextlib.suppress(psutil.Error):
+        return [process.pid for process in psutil.Process(pid).children(recursive=True)]
+    return []
 
 
 def umask_of(pid: int) -> int:

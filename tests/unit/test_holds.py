@@ -23,7 +23,7 @@ class World:
     idle: bool = False
     injector: Injector | None = None
 
-    def others_wait(self, rank):
+    def others_wait(self):
         return self.idle
 
     def fired(self, fault, rank, **facts):
