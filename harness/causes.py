@@ -19,12 +19,12 @@ from typing import NamedTuple
 from harness.crash import Change
 from harness.crash_states import CrashState, Cut
 from harness.oracle.verdict import FELT_IN_NUMBERS, Verdict, weight_of
-from harness.trace import Operation, Order, Trace
+from harness.trace import Mark, Operation, Order, Trace
 
 KEPT_PER_CAUSE = 3
 NAMED_AT_MOST = 3
 _FELT = max(map(weight_of, FELT_IN_NUMBERS))
-_FILE_SYNC, _DIRECTORY_SYNC = "no fsync of the file", "no fsync of its directory"
+_FILE_SYNC, _DIRECTORY_SYNC = "fsync of the file", "fsync of its directory"
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ def _with_told(losses: list[_Statement], told: Sequence[tuple[CrashState, Judged
         assert root is not None
         data = root.expected == "a sync of the file"
         name = general(root.file or "")
-        text = f"the content of {name} ({_FILE_SYNC})" if data else f"the name {name} ({_DIRECTORY_SYNC})"
+        text = f"the content of {name} (no {_FILE_SYNC})" if data else f"the name {name} (no {_DIRECTORY_SYNC})"
         same = [known for known in losses if any(lost.startswith(f"the content of {name} ") for lost in known.lost) and data]
         alike = [known for known in losses if any((_FILE_SYNC in lost) == data for lost in known.lost)]
         statement = next(iter(same or alike), None)
@@ -344,11 +344,29 @@ def lost_text(change: Change, state: CrashState, trace: Trace) -> str:
     if operation is None:
         return "what was there before"
     if change.sort == "data":
-        return general(f"the content of {_name_then(operation, state, trace)} by rank {operation.rank} ({_FILE_SYNC})")
+        sync = _sync(_FILE_SYNC, operation, operation.path, trace)
+        return general(f"the content of {_name_then(operation, state, trace)} by rank {operation.rank} ({sync})")
     target = operation.to or operation.path
     directory = target.rpartition("/")[0] or "the checkpoint directory"
     verb = "creation" if operation.operation in ("open", "mkdir") else operation.operation
-    return general(f"the {verb} of {target} by rank {operation.rank} (no fsync of {directory})")
+    sync = _sync(f"fsync of {directory}", operation, target.rpartition("/")[0] or ".", trace)
+    return general(f"the {verb} of {target} by rank {operation.rank} ({sync})")
+
+
+def _sync(what: str, operation: Operation, path: str, trace: Trace) -> str:
+    """That a sync is missing, or comes after the moment of the cut and before the save is reported as done."""
+    begun = False
+    for event in trace.events:
+        if isinstance(event, Mark):
+            if begun and (event.rank, event.what, event.moment) == (0, "save", "end"):
+                break
+        elif event.n <= operation.n:
+            begun = event.n == operation.n
+        elif event.operation == "rename" and event.to and (path == event.path or path.startswith(event.path + "/")):
+            path = event.to + path.removeprefix(event.path)
+        elif event.operation == "fsync" and event.path == path:
+            return f"the {what} comes too late"
+    return f"no {what}"
 
 
 def _name_then(operation: Operation, state: CrashState, trace: Trace) -> str:

@@ -336,14 +336,33 @@ def _what_survived(cut: RealCut) -> str:
 
 
 def untidy_states(points: Points, pattern: str | None) -> list[CrashState]:
-    """The two crash states whose recovery has most to do: right before the commit, and in the middle of the rotation after it."""
-    states = [s for s in points.enumerate(power=False).states if s.natural and s.torn is None]
+    """The crash states whose recovery has most to do.
+
+    Right before the commit; in the middle of the rotation after it; and with a part of a file left over, which the next save
+    finds under the name that it wants.
+    """
+    natural = [s for s in points.enumerate(power=False).states if s.natural]
+    states = [state for state in natural if state.torn is None]
     commit = commit_of(points, pattern)
     if commit is None or not states:
         return states[len(states) // 2 : len(states) // 2 + 1]
     before = [state for state in states if not _has(points, state, commit)]
     removing = [s for s in states if _has(points, s, commit) and s.last is not None and s.last.operation in ("unlink", "rmdir")]
-    return [*before[-1:], *removing[:1]]
+    partly = [state for state in natural if not _has(points, state, commit) and _in_a_file(points, state)]
+    return [*before[-1:], *removing[:1], *partly[-1:]]
+
+
+def _in_a_file(points: Points, state: CrashState) -> bool:
+    """Whether a file is written in part: in the middle of a write, or before the last one of it."""
+    if state.torn is not None or state.last is None or state.last.operation != "write":
+        return state.torn is not None
+    done = set(state.done)
+    return any(
+        isinstance(event, Operation)
+        and (event.rank, event.operation, event.path) == (state.last.rank, "write", state.last.path)
+        and index not in done
+        for index, event in enumerate(points.trace.events[points.window.start : points.window.stop], points.window.start)
+    )
 
 
 def _has(points: Points, state: CrashState, operation: Operation) -> bool:

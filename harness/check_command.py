@@ -174,6 +174,10 @@ class _Shared:
         if save is not None and save.known is not None:
             again = check_plan.cut_restart(trace, trace.saves(), save.known)
             cases[:0] = [again] if again else []
+        else:
+            what = "kills next to a save, a second interruption, damage at rest"
+            seen = "seen: what torch.save, safetensors or DCP write to a file below {ckpt}; the crash points cover the whole run"
+            self.left_out.append(f"{what}: no save of the job could be told from another ({seen})")
         cases += [twice] if (twice := self._second_request(ran)) else []
         cases += [] if self.request.errors else check_plan.failing_operations(trace, windows[0]) if windows else []
         return cases + ([] if self.request.damage else self._damages())

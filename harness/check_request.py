@@ -130,7 +130,7 @@ def _default_jobs() -> int:
 def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Scenario:
     ranks = _ranks(options, problems)
     steps = None if options["steps"] is None else _whole(options["steps"], "--steps", "a number of batches from 1", problems)
-    seed = _whole(options["seed"], "--seed", "a whole number", problems, least=0)
+    seed = _whole(options["seed"], "--seed", "a whole number", problems, least=0, most=2**31)
     workload: dict[str, Any] | Command
     command, format_name = tuple(options["command"]), options["format"]
     if bool(command) == (format_name is not None):
@@ -180,9 +180,10 @@ def _short(command: Sequence[str]) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", words[0].rpartition("/")[2] if words else "command")[:60]
 
 
-def _whole(text: str, name: str, expected: str, problems: list[str], least: int = 1) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
-        problems.append(f"{name} {text}: expected {expected}")
+def _whole(text: str, name: str, expected: str, problems: list[str], least: int = 1, most: int = 10**9) -> int:
+    if not re.fullmatch(r"[0-9]{1,30}", text) or not least <= int(text) <= most:
+        limit = f", at most {most}" if re.fullmatch(r"[0-9]+", text) and int(text) > most else ""
+        problems.append(f"{name} {text}: expected {expected}{limit}")
         return least
     return int(text)
 

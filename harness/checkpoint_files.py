@@ -15,8 +15,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.store import Files
+from harness.store import Files, RunDirectory, read_records
 
+_PIECE_BYTES = 1 << 20
 MANIFEST = "manifest.json"
 
 
@@ -46,6 +47,38 @@ def snapshot(root: Path, below: str = "") -> Files:
             except FileNotFoundError:
                 continue
     return dict(sorted(found.items()))
+
+
+def listing(directory: RunDirectory, root: Path) -> dict[str, object]:
+    """The fields of a `files` record: `files`, and `heads` of those that have grown since they were part of a commit.
+
+    A head is as many bytes as the file had then: a checkpoint that is appended to stays what it was.
+
+    Args:
+        directory: of the case, whose logs say what was committed.
+        root: the checkpoint directory.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    files = snapshot(root)
+    sizes: dict[str, int] = {}
+    for folder in directory.attempts():
+        for record in read_records(folder / "attempt.jsonl")[0]:
+            if record["event"] == "committed":
+                sizes |= {path: size for path, (size, _) in record["files"].items()}
+    heads = {path: _head(root / path, size) for path, size in sizes.items() if path in files and files[path][0] > size}
+    return {"files": files, "heads": {path: head for path, head in heads.items() if head is not None}}
+
+
+def _head(path: Path, size: int) -> tuple[int, str] | None:
+    if path.is_symlink() or not path.is_file():
+        return None
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for start in range(0, size, _PIECE_BYTES):
+            digest.update(file.read(min(_PIECE_BYTES, size - start)))
+    return size, digest.hexdigest()
 
 
 def _content(path: Path) -> tuple[int, str]:

@@ -135,8 +135,8 @@ class Points:
         """The consistent cuts, in the order of how much has happened, and how many were left out."""
         natural = self.chain(self.trace)
         seen = list(dict.fromkeys(cut for trace in self._orders for cut in self.chain(trace)))
-        if len(self.ranks) > 2:
-            return sorted(seen, key=sum), 0 if len(self.ranks) == 1 else -1
+        if sum(map(bool, self._own.values())) > 2:
+            return sorted(seen, key=sum), -1
         found = sorted(self._lattice(), key=sum)
         if len(found) > MAX_CUTS:
             return sorted(set(seen) | set(natural), key=sum), len(found) - len(seen)

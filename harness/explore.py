@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import baseline
@@ -20,8 +20,9 @@ from harness.crash_states import CrashState, Enumeration, Points
 from harness.errors import LaunchError, UsageError
 from harness.oracle.verdict import Verdict
 from harness.plan import make_plan
+from harness.resaved import Usual, kill_after_unusual_save, usual_saves
 from harness.scenario import Command, Scenario
-from harness.staging import Recorded, reuse, stage
+from harness.staging import Recorded, reuse, stage, staged_plan
 from harness.store import RunDirectory, read_records
 from harness.supervisor import Recording, run_attempts
 from harness.trace import SaveWindow, Trace, first_difference, read_trace
@@ -38,6 +39,7 @@ class Recordings:
         unstable: where they differ in what a rank did, in words; "" if they do not.
         unseen: what was written past the trace, in words.
         outside: files elsewhere that the job opened to write.
+        usual: what it saves at each step.
     """
 
     recorded: Recorded
@@ -45,6 +47,7 @@ class Recordings:
     unstable: str
     unseen: tuple[str, ...]
     outside: tuple[str, ...] = ()
+    usual: Usual = field(default_factory=dict)
 
     def points(self, window: SaveWindow) -> Points:
         """The crash points of one save."""
@@ -131,16 +134,25 @@ def record_runs(
         _record_once(scenario, bench, folder / f"recorded-{number:02d}", Recording(last), golden)
         for number, last in enumerate(again, 1)
     ]
-    return _compared(first, others)
+    return _compared(first, others, again)
 
 
-def _compared(first: Recorded, others: Sequence[Recorded]) -> Recordings:
+def _compared(first: Recorded, others: Sequence[Recorded], last_ranks: Sequence[int | None]) -> Recordings:
     traces = (first.trace, *(other.trace for other in others))
-    unstable = next((text for trace in traces[1:] if (text := first_difference(first.trace, trace))), "")
+    found = [(first_difference(first.trace, other.trace), last) for other, last in zip(others, last_ranks, strict=True)]
+    unstable = next((text + _of_order(last) for text, last in found if text), "")
     records = [record for one in (first, *others) for record in read_records(one.folder / "attempt.jsonl")[0]]
     unseen = tuple(dict.fromkeys(str(record["what"]) for record in records if record["event"] == "escaped"))
     outside = tuple(dict.fromkeys(path for record in records if record["event"] == "outside" for path in record["paths"]))
-    return Recordings(first, traces, unstable, unseen, outside)
+    usual = usual_saves([one.folder for one in (first, *others)])
+    return Recordings(first, traces, unstable, unseen, outside, usual)
+
+
+def _of_order(last: int | None) -> str:
+    if last is None:
+        return ""
+    order = f"every operation of rank {last} waited there until the other ranks could go on no further"
+    return f" ({order}: if what is written depends on which rank comes first, a barrier is missing)"
 
 
 def _record_once(scenario: Scenario, bench: Workbench, path: Path, recording: Recording, golden: Path | None) -> Recorded:
@@ -180,17 +192,18 @@ def record_recovery(recorded: Recorded, state: CrashState, bench: Workbench, fol
     last_ranks: list[int | None] = [None]
     while len(runs) < len(last_ranks):
         number = len(runs)
-        directory = stage(recorded, state, folder / f"recovery-{number:02d}", f"{recorded.scenario.name}-recovery-{number:02d}")
         scenario = recorded.scenario.model_copy(
             update={"faults": (*recorded.scenario.faults, *state.faults), "max_attempts": recorded.attempt + 3}
         )
+        plan = make_plan(scenario.model_copy(update={"name": f"{scenario.name}-recovery-{number:02d}"}))
+        directory = stage(recorded, state, folder / f"recovery-{number:02d}", plan)
         attempt = recorded.attempt + 1
-        run_attempts(make_plan(scenario), directory, bench.launcher(scenario), attempt, Recording(last_ranks[number]))
+        run_attempts(plan, directory, bench.launcher(scenario), attempt, Recording(last_ranks[number]))
         runs.append(_read_recorded(scenario, directory, attempt))
         if number == 0:
             writers = runs[0].trace.ranks
             last_ranks += list(writers) if len(writers) > 1 else [None]
-    return _compared(runs[0], runs[1:])
+    return _compared(runs[0], runs[1:], last_ranks[1:])
 
 
 def explore(
@@ -229,7 +242,7 @@ def explore(
     everything = _groups(enumeration.states)
     groups = everything if limit is None else _spread(everything, limit)
     folder.mkdir(parents=True, exist_ok=True)
-    task = _Task(recordings.recorded, bench, folder, None if budget_s is None else began + budget_s)
+    task = _Task(recordings.recorded, bench, folder, recordings.usual, None if budget_s is None else began + budget_s)
     judged: list[Judged] = []
     num_resumes = failing = 0
     total = sum(map(len, groups))
@@ -302,6 +315,7 @@ class _Task:
     recorded: Recorded
     bench: Workbench
     folder: Path
+    usual: Usual
     until: float | None
 
     def __call__(self, numbered: tuple[int, Group]) -> list[tuple[Verdict, Path]]:
@@ -313,21 +327,31 @@ class _Task:
         first: RunDirectory | None = None
         for place, members in enumerate(group):
             name = f"{self.recorded.scenario.name}-{number:04d}" + (f".{place}" if place else "")
-            directory = stage(self.recorded, members[0], self.folder / name, name)
             if first is None:
-                first = directory
-                plan = make_plan(_scenario_of(self.recorded, members[0], name))
-                run_attempts(plan, directory, self.bench.launcher(self.recorded.scenario), self.recorded.attempt + 1)
+                first = self._resume(members[0], name)
+                results.append(self._judged(first, members[0], name))
             else:
+                directory = stage(self.recorded, members[0], self.folder / name, staged_plan(self.recorded, members[0], name))
                 reuse(first, directory, self.recorded.attempt + 1)
-            results.append((judge_stored(directory.path), directory.path))
+                results.append((judge_stored(directory.path), directory.path))
         return results
 
+    def _resume(self, state: CrashState, name: str, later: str = "") -> RunDirectory:
+        plan = staged_plan(self.recorded, state, name, later)
+        directory = stage(self.recorded, state, self.folder / name, plan)
+        run_attempts(plan, directory, self.bench.launcher(self.recorded.scenario), self.recorded.attempt + 1)
+        return directory
 
-def _scenario_of(recorded: Recorded, state: CrashState, name: str) -> Scenario:
-    faults = (*recorded.scenario.faults, *state.faults)
-    attempts = max(recorded.scenario.max_attempts, recorded.attempt + 2)
-    return recorded.scenario.model_copy(update={"name": name, "faults": faults, "max_attempts": attempts})
+    def _judged(self, directory: RunDirectory, state: CrashState, name: str) -> tuple[Verdict, Path]:
+        """The verdict; where all is well but another thing was saved than usual, that of a restart from there if it is worse."""
+        verdict = judge_stored(directory.path)
+        if verdict.outcome == "PASS" and (later := kill_after_unusual_save(directory, self.recorded.attempt + 1, self.usual)):
+            again = self._resume(state, f"{name}-resaved", later)
+            worse = judge_stored(again.path)
+            if worse.outcome == "FAIL":
+                return worse, again.path
+            shutil.rmtree(again.path)
+        return verdict, directory.path
 
 
 def _tidy(judged: Sequence[Judged], causes: Sequence[Cause]) -> None:

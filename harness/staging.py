@@ -16,7 +16,7 @@ from pathlib import Path
 from harness import checkpoint_files, tree
 from harness.crash_states import CrashState
 from harness.grammar import parse
-from harness.plan import make_plan
+from harness.plan import Plan, make_plan
 from harness.scenario import Scenario
 from harness.store import Record, RecordWriter, RunDirectory, read_records
 from harness.trace import Operation, Trace
@@ -44,16 +44,26 @@ class Recorded:
         return self.directory.attempt(self.attempt)
 
 
-def stage(recorded: Recorded, state: CrashState, path: Path, name: str) -> RunDirectory:
+def staged_plan(recorded: Recorded, state: CrashState, name: str, later: str = "") -> Plan:
+    """The plan of a case that comes to a crash state, is started again, and, where there is a later fault, once more after it."""
+    faults = (*recorded.scenario.faults, *state.faults, *([later] if later else []))
+    attempts = max(recorded.scenario.max_attempts, recorded.attempt + 2 + bool(later))
+    return make_plan(recorded.scenario.model_copy(update={"name": name, "faults": faults, "max_attempts": attempts}))
+
+
+def stage(recorded: Recorded, state: CrashState, path: Path, plan: Plan) -> RunDirectory:
     """Makes the run directory of the case that ends in a crash state; its next attempt can be launched.
+
+    Args:
+        recorded: the attempt.
+        state: the crash state.
+        path: of the run directory.
+        plan: of the case (`staged_plan`).
 
     Raises:
         FileExistsError: the directory exists.
     """
-    faults = (*recorded.scenario.faults, *state.faults)
-    attempts = max(recorded.scenario.max_attempts, recorded.attempt + 2)
-    scenario = recorded.scenario.model_copy(update={"name": name, "faults": faults, "max_attempts": attempts})
-    directory = RunDirectory.create(path, make_plan(scenario))
+    directory = RunDirectory.create(path, plan)
     _link_tree(recorded.directory.golden, directory.golden)
     for index in range(recorded.attempt):
         _link_tree(recorded.directory.attempt(index), directory.attempt(index))
@@ -132,7 +142,7 @@ def _write_supervisor(recorded: Recorded, state: CrashState, folder: Path, direc
         log.write("killed", rank=rank, signal="SIGKILL", why="fault")
         exited = {"code": None, "signal": "SIGKILL", "kind": "own-kill", "max_memory_kib": 0, "cpu_s": 0.0}
         log.write("exited", rank=rank, **exited)
-    log.write("files", moment="end", files=checkpoint_files.snapshot(directory.checkpoints))
+    log.write("files", moment="end", **checkpoint_files.listing(directory, directory.checkpoints))
     log.write("ended", duration_s=0.0, outcome="failed", rebuilt=True)
     log.close()
 

@@ -96,8 +96,11 @@ def _wrong_field(record: Record) -> str:
     for name, kind in _RELIED_ON.get(record["event"], {}).items():
         if type(record.get(name)) is not kind:
             return name
-    files = record["files"].values() if record["event"] == "files" else ()
-    return "" if all(_is_file_entry(entry) for entry in files) else "files"
+    if record["event"] == "files":
+        for name, entries in (("files", record["files"]), ("heads", record.get("heads", {}))):
+            if not isinstance(entries, dict) or not all(map(_is_file_entry, entries.values())):
+                return name
+    return ""
 
 
 def _is_file_entry(entry: Any) -> bool:
@@ -273,6 +276,12 @@ class AttemptRun:
             if (self.path / name).exists():
                 return (self.path / name).read_text(errors="replace")
         return ""
+
+    def heads(self, moment: str) -> Files:
+        """Of files that had grown since they were part of a commit, their content up to the length of then."""
+        records = self.of("files", moment=moment)
+        heads = records[-1].get("heads", {}) if records else {}
+        return {path: (int(size), digest) for path, (size, digest) in heads.items()}
 
     def files(self, moment: str) -> Files | None:
         """The checkpoint directory at the `begin` or `end` of the attempt; None if that was not recorded."""

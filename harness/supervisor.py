@@ -151,7 +151,7 @@ class AttemptRunner:
                 self._recorder.begin(self._root)
         last_rank = self._recording.last_rank if self._recording else None
         self._injector = Injector(attempt, self._root, self._logs, self, self._operations, self._recorder, last_rank)
-        self._log.write("files", moment="begin", files=checkpoint_files.snapshot(self._root))
+        self._log.write("files", moment="begin", **checkpoint_files.listing(self._directory, self._root))
         launch, faults = self._plan.scenario.launch, list(map(str, attempt.faults))
         self._log.write("launched", index=attempt.index, world_size=attempt.world_size, launch=launch, faults=faults)
         connection = self._launcher.connect()
@@ -175,7 +175,7 @@ class AttemptRunner:
             own = (str(self._folder.resolve()), "/dev/", "/proc/", "/sys/")
             self._log.write("outside", paths=[path for path in self._gate.outside if not path.startswith(own)][:20])
         self._lose_power()
-        self._log.write("files", moment="end", files=checkpoint_files.snapshot(self._root))
+        self._log.write("files", moment="end", **checkpoint_files.listing(self._directory, self._root))
         ends = [process.end for process in self._processes.values() if process.end]
         done = bool(ends) and all(end.kind == "exited" and end.code == 0 for end in ends) and not self._left_when_asked()
         self._log.write("ended", duration_s=time.monotonic() - started, outcome="done" if done else "failed")

@@ -23,9 +23,8 @@ from harness.fault import DamageFault
 from harness.grammar import parse
 from harness.inject import damage as at_rest
 from harness.oracle.verdict import Verdict
-from harness.plan import read_plan
 from harness.scenario import Scenario
-from harness.staging import Recorded, stage
+from harness.staging import Recorded, stage, staged_plan
 from harness.supervisor import run_attempts
 from harness.workers import run_all
 
@@ -240,8 +239,9 @@ class _Task:
         scenario = self.recorded.scenario
         name = f"{scenario.name}-{number:04d}-" + re.sub(r"[^A-Za-z0-9_.]+", "-", damage.sentence)
         harmed = scenario.model_copy(update={"faults": (*scenario.faults, damage.sentence)})
-        directory = stage(replace(self.recorded, scenario=harmed), self.state, self.folder / name, name)
-        run_attempts(read_plan(directory.plan_file), directory, self.bench.launcher(scenario), self.recorded.attempt + 1)
+        plan = staged_plan(replace(self.recorded, scenario=harmed), self.state, name)
+        directory = stage(self.recorded, self.state, self.folder / name, plan)
+        run_attempts(plan, directory, self.bench.launcher(scenario), self.recorded.attempt + 1)
         return judge_stored(directory.path), directory.path
 
     def _changes(self, number: int, damage: Damage) -> bool:

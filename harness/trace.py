@@ -364,11 +364,18 @@ def first_difference(first: Trace, second: Trace) -> str:
             same = (a.operation, len(a.names)) == (b.operation, len(b.names)) and _are_alike(a.size_bytes, b.size_bytes)
             same = same and (a.error == b.error or (a.operation in RACED and {a.error, b.error} <= {"", RACED[a.operation]}))
             if not same or any(names.setdefault(x, y) != y for x, y in zip(own, other, strict=False)):
-                once, again = f"{a} ({a.size_bytes} bytes)", f"{b} ({b.size_bytes} bytes)"
+                once, again = _in_words(a, own), _in_words(b, other)
                 return f"rank {rank}, operation {a.index + 1}: {once} in one run, {again} in the other"
         if len(ours) != len(theirs):
             return f"rank {rank} did {len(ours)} operations in one run, {len(theirs)} in the other"
     return ""
+
+
+def _in_words(operation: Operation, names: Sequence[str]) -> str:
+    """An operation with all that `first_difference` compares."""
+    opened = f", opened as {names[0]}" if list(names) != operation.names else ""
+    failed = f", failed with {operation.error}" if operation.error else ""
+    return f"{operation} ({operation.size_bytes} bytes{opened}{failed})"
 
 
 def _are_alike(size_bytes: int, other_bytes: int) -> bool:

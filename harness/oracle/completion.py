@@ -158,7 +158,7 @@ def _lost_checkpoint(history: History, attempt: AttemptRun) -> tuple[Commit, str
     newest = history.newest_undamaged(attempt.index)
     if newest is None:
         return None
-    gone = lost_files(newest, attempt.files("begin"))
+    gone = lost_files(newest, attempt, "begin")
     if gone:
         return newest, gone[0], f"{gone[0]} is no longer what it was then"
     # Of a checkpoint whose save() never returned nobody knows the bytes; the trainer that refuses it by name does.

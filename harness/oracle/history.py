@@ -267,11 +267,12 @@ def _committing_target(run: Run, record: Record) -> str | None:
     return target if not stops or getattr(tampered.point, "moment", "") == "after" else None
 
 
-def lost_files(commit: Commit, files: Files | None) -> list[str]:
-    """The files of a commit that a listing no longer holds byte for byte."""
+def lost_files(commit: Commit, attempt: AttemptRun, moment: str) -> list[str]:
+    """The files of a commit that no longer hold it byte for byte at the `begin` or `end` of an attempt; they may have grown."""
+    files, heads = attempt.files(moment), attempt.heads(moment)
     if commit.files is None or files is None:
         return []
-    return sorted(path for path, content in commit.files.items() if files.get(path) != content)
+    return sorted(path for path, content in commit.files.items() if content not in (files.get(path), heads.get(path)))
 
 
 def resume_record(log: RankLog) -> Record | None:

@@ -1,9 +1,9 @@
 """The last good checkpoint is never lost, and what is not needed does not pile up.
 
 Holds when, at the end of every attempt, the checkpoint that was committed last (and that the harness left alone) is still
-there byte for byte, or a newer one of the same name, from which the next attempt resumed; and, after a clean end (every rank
-with exit code 0, no fault in that attempt), there is no temporary file, no directory of a checkpoint that was never committed,
-and no more than keep-last checkpoints.
+there byte for byte (its files may have grown, as a log does), or a newer one of the same name, from which the next attempt
+resumed; and, after a clean end (every rank with exit code 0, no fault in that attempt), there is no temporary file, no
+directory of a checkpoint that was never committed, and no more than keep-last checkpoints.
 
 Does not verify: moments within an attempt (a checkpoint could be gone and come back; `harness.crash` looks at those);
 checkpoints of which only the committing rename was seen, since their bytes were never recorded; empty directories; the
@@ -49,7 +49,7 @@ def _as_it_stands(run: Run, history: History, attempt: AttemptRun, commit: Commi
 
 def _lost(attempt: AttemptRun, commit: Commit) -> list[Finding]:
     files = attempt.files("end")
-    gone = lost_files(commit, files)
+    gone = lost_files(commit, attempt, "end")
     if not gone or files is None or commit.files is None:
         return []
     path = gone[0]

@@ -38,11 +38,12 @@ def test_a_sample_of_the_crash_states_of_dcp(harness_workbench, tmp_path, format
     assert (found.num_resumes, found.left_out) == (16, 0)
 
 
+@pytest.mark.parametrize("place", [0, -1])
 @pytest.mark.parametrize("format", ["single", "sharded"])
-def test_every_crash_state_of_a_recovery(harness_workbench, tmp_path, format):
+def test_every_crash_state_of_a_recovery(harness_workbench, tmp_path, format, place):
     recordings = recorded(harness_workbench, tmp_path, format, ranks=1)
     points = recordings.points(recordings.recorded.trace.saves()[1])
-    state = untidy_states(points, recordings.recorded.scenario.workload.commit_pattern)[0]
+    state = untidy_states(points, recordings.recorded.scenario.workload.commit_pattern)[place]
     recovery = record_recovery(recordings.recorded, state, harness_workbench, tmp_path / "again")
     found = explore(recovery, recovery_window(recovery), harness_workbench, tmp_path / "states")
     everything_passed(found)

@@ -14,7 +14,7 @@ from harness.crash_states import CrashState
 from harness.fault import Survivors
 from harness.oracle.finding import fail
 from harness.oracle.verdict import Verdict
-from harness.trace import Operation, Order, Trace
+from harness.trace import Mark, Operation, Order, Trace
 
 
 def trace_of(*rows):
@@ -41,7 +41,7 @@ def cuts_of(trace, order):
 
 
 def state(trace, cut, done, **more):
-    indices = tuple(i for i, op in enumerate(trace.events) if (op.rank, op.index) in done)
+    indices = tuple(i for i, op in enumerate(trace.events) if isinstance(op, Operation) and (op.rank, op.index) in done)
     last = trace.events[indices[-1]] if indices else None
     # Of the undisturbed run, where nothing has happened out of turn.
     natural = indices == tuple(range(len(indices)))
@@ -248,6 +248,35 @@ def test_a_lost_name_is_told_with_its_directory():
         "the rename of d/a by rank 0 (no fsync of d)",
         "the unlink of old by rank 0 (no fsync of the checkpoint directory)",
     }
+
+
+def test_a_sync_that_comes_after_the_cut_is_late_and_not_missing():
+    inplace = trace_of(
+        (0, "write", "a"), (0, "fsync", "a"), (0, "write", "b.tmp"), (0, "rename", "b.tmp", "b"), (0, "fsync", "b")
+    )
+    order = Order.learn([inplace])
+    first, second = unsynced(0, inplace.events[0]), unsynced(1, inplace.events[2])
+    name = unsynced(2, inplace.events[3], "name")
+    powers = [
+        cut_power(inplace, (1,), (first,), "last-good-lost"),
+        cut_power(inplace, (4,), (second,), "lost-work"),
+        cut_power(inplace, (5,), (name,), "retention"),
+    ]
+    causes = find_causes([*kills(inplace, order, lambda done: ""), *powers], inplace, order)
+    assert {cause.missing for cause in causes} == {
+        "the content of a by rank 0 (the fsync of the file comes too late)"
+        " and the content of b by rank 0 (the fsync of the file comes too late)",
+        "the rename of b by rank 0 (no fsync of the checkpoint directory)",
+    }
+
+
+def test_a_sync_in_the_next_save_is_none():
+    one = trace_of((0, "write", "a"), (0, "write", "a"), (0, "fsync", "a"))
+    marked = replace(one, events=(one.events[0], Mark(0, "save", "end", 1, "a"), *one.events[1:]))
+    order = Order.learn([marked])
+    powers = [cut_power(marked, (1,), (unsynced(0, marked.events[0]),), "last-good-lost")]
+    (cause,) = find_causes(powers, marked, order)
+    assert cause.missing == "the content of a by rank 0 (no fsync of the file)"
 
 
 def test_the_same_loss_on_several_ranks_is_one_cause():

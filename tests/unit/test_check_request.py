@@ -75,6 +75,7 @@ def test_what_a_command_may_be_given():
         ),
         ({"command": TRAIN, "resume_command": " "}, "--resume-command is empty; expected a command"),
         ({"command": TRAIN, "world_sizes": "1,x"}, "--world-sizes x: expected numbers of ranks such as 1,4"),
+        ({"format": "single", "seed": "99999999999"}, "--seed 99999999999: expected a whole number, at most 2147483648"),
         ({"format": "single", "python": "/usr/bin/python3"}, "--python is for a command; expected -- COMMAND … with it"),
     ],
 )

@@ -146,6 +146,17 @@ def test_sentences_are_faults_and_say_where_each_rank_stands(barrier):
     assert last.faults == ("sigkill all ranks after write manifest by rank 0 when others wait",)
 
 
+def test_a_launcher_that_has_made_a_directory_before_the_save_is_no_third_rank_of_it(tmp_path):
+    def story(first):
+        start = Story(tmp_path).do(-1, "mkdir", "d", inode=9, created=True, mode=0o755)
+        return commit(shard(shard(start, first, 10 * first + 10), 1 - first, 20 - 10 * first)).trace()
+
+    traces = [story(0), story(1)]
+    points = Points(traces[0], traces[-1], traces, SaveWindow("s", 1, len(traces[0].events), None))
+    cuts, left_out = points.cuts()
+    assert (len(cuts), left_out) == (3 * 3 + 2, 0)
+
+
 def test_more_ranks_than_two_take_the_orders_that_were_seen(tmp_path):
     one = shard(shard(shard(Story(tmp_path), 0, 10), 1, 20), 2, 30).trace()
     other = shard(shard(shard(Story(tmp_path), 2, 30), 1, 20), 0, 10).trace()

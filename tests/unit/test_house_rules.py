@@ -32,7 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("crash_states",),
     ("supervisor",),
     ("baseline", "oracle", "judge", "diagnose"),
-    ("staging", "causes", "damages", "workers"),
+    ("staging", "causes", "damages", "workers", "resaved"),
     (
         *("case", "session", "explore", "sweep", "error_loop", "chaos", "symptoms", "doctor", "bench", "bench_crash"),
         *("interval", "power_check", "interleavings", "check", "tracing", "check_request"),

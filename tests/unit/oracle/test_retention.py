@@ -44,6 +44,18 @@ def test_the_last_good_checkpoint_must_survive_byte_for_byte(content, found):
     )
 
 
+@pytest.mark.parametrize("head", ["as committed", "another", "missing"])
+def test_a_file_that_has_grown_still_holds_what_was_committed(head):
+    run = killed_and_resumed()
+    record_at_end = record(run, 0, "files", moment="end")
+    size, digest = record_at_end["files"][name_of(12)]
+    record_at_end["files"][name_of(12)] = [size + 100, "9" * 64]
+    if head != "missing":
+        record_at_end["heads"] = {name_of(12): [size, digest if head == "as committed" else "8" * 64]}
+    kinds = [finding.kind for finding in retention(run, baseline())]
+    assert kinds == ([] if head == "as committed" else ["last-good-lost"])
+
+
 @pytest.mark.parametrize(("resumed", "kinds"), [(13, []), (12, ["last-good-lost"]), (0, ["last-good-lost"])])
 def test_a_newer_checkpoint_of_the_same_name_has_replaced_it(tmp_path, resumed, kinds):
     run = run_of(attempt(0, 1, 14, path=tmp_path), attempt(1, 14, 15, path=tmp_path, resumed=12))

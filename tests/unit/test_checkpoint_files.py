@@ -1,0 +1,51 @@
+"""What can be known of a checkpoint directory without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from harness import checkpoint_files
+from harness.store import RunDirectory
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A run directory whose first attempt has committed `a` with these bytes, and whose checkpoint directory is empty."""
+
+    def make(content):
+        directory = RunDirectory(tmp_path)
+        directory.checkpoints.mkdir()
+        directory.attempt(0).mkdir()
+        files = {"a": [len(content), hashlib.sha256(content).hexdigest()]}
+        record = {"event": "committed", "step": 1, "checkpoint": "a", "files": files}
+        (directory.attempt(0) / "attempt.jsonl").write_text(json.dumps(record) + "\n")
+        return directory
+
+    return make
+
+
+def test_a_listing_has_the_head_of_what_has_grown(case):
+    directory = case(b"one")
+    (directory.checkpoints / "a").write_bytes(b"one and more")
+    (directory.checkpoints / "b").write_bytes(b"other")
+    found = checkpoint_files.listing(directory, directory.checkpoints)
+    assert found["heads"] == {"a": (3, hashlib.sha256(b"one").hexdigest())}
+    assert {path: size for path, (size, _) in found["files"].items()} == {"a": 12, "b": 5}
+
+
+@pytest.mark.parametrize("content", [None, b"on", b"two"])
+def test_what_is_gone_or_has_not_grown_has_no_head(case, content):
+    directory = case(b"one")
+    if content is not None:
+        (directory.checkpoints / "a").write_bytes(content)
+    assert checkpoint_files.listing(directory, directory.checkpoints)["heads"] == {}
+
+
+def test_a_link_in_the_place_of_a_file_has_no_head(case, tmp_path):
+    directory = case(b"one")
+    (tmp_path / "elsewhere").write_bytes(b"one and more")
+    (directory.checkpoints / "a").symlink_to(tmp_path / "elsewhere")
+    assert checkpoint_files.listing(directory, directory.checkpoints)["heads"] == {}
