@@ -162,7 +162,8 @@ def _run_once(plan: Plan, path: Path, launcher: Launcher) -> dict[int, RankLog]:
     attempt = directory.attempt(0)
     logs = read_rank_logs(attempt)
     workload = plan.scenario.workload
-    idle = isinstance(workload, Command) and workload.probe and not any(log.batches for log in logs.values())
+    watched = isinstance(workload, Command) and (workload.probe or workload.loss_log)
+    idle = watched and not any(log.batches for log in logs.values())
     if not logs or idle or not all(log.ended for log in logs.values()):
         why = _why_not(attempt, logs, plan)
         # A foreign command that does not do its work undisturbed is the user's to mend; our own trainer is ours.
@@ -181,12 +182,22 @@ def _why_not(attempt: Path, logs: dict[int, RankLog], plan: Plan) -> str:
     elif failed is not None:
         ending = f"it ended with {failed.get('signal') or 'exit code ' + str(failed.get('code'))}"
     elif not any(log.batches for log in logs.values()):
-        return f"{_NO_STEP}; {_words(attempt)}"
+        return f"{_no_step(plan.scenario.workload)}; {_words(attempt)}"
     else:
         ending = f"{len(logs)} of {plan.attempts[0].world_size} ranks wrote an event log, not all of them to its end"
     start = "the uninterrupted run did not come to its end, so there is nothing to compare with"
     hint = "; expected a command that trains to its end and leaves with exit code 0" if failed is not None and not hung else ""
     return f"{start}: {ending}{hint}; {_words(attempt)}"
+
+
+def _no_step(workload: Reference | Command) -> str:
+    if not isinstance(workload, Command) or not workload.loss_log:
+        return _NO_STEP
+    where = "to its standard output or error" if workload.loss_log == "-" else f"to {workload.loss_log}"
+    return (
+        f"the command ended with exit code 0, but wrote no line {where} that --loss-regex {workload.loss_regex!r} finds, so "
+        "there is nothing to compare; expected lines with a step and its loss, in the groups (?P<step>…) and (?P<loss>…)"
+    )
 
 
 _NO_STEP = (

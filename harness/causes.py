@@ -133,10 +133,11 @@ def _inexact(rows: Sequence[tuple[CrashState, Judged]]) -> list[_Statement]:
     """Where every resume from a checkpoint goes wrong in its numbers, the save's operations have no part in it."""
     resumed = [row for row in rows if any(row[1].verdict.resumed_from)]
     # A lost checkpoint weighs more than wrong numbers, and hides them.
-    if not all(one.verdict.outcome == "FAIL" and weight_of(one.verdict.kind or "") <= _FELT for _, one in resumed):
+    if not resumed or not all(one.verdict.outcome == "FAIL" and weight_of(one.verdict.kind or "") <= _FELT for _, one in resumed):
         return []
     by_component: dict[str, list[tuple[CrashState, Judged]]] = {}
-    for row in [row for row in resumed if row[1].verdict.kind in FELT_IN_NUMBERS]:
+    # A log with a line for some steps only takes a resume before the first of them for a fresh start, which cannot go wrong.
+    for row in [row for row in rows if row[1].verdict.outcome == "FAIL" and row[1].verdict.kind in FELT_IN_NUMBERS]:
         by_component.setdefault(row[1].verdict.component, []).append(row)
     return [_Statement(members=members) for members in by_component.values()]
 

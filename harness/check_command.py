@@ -337,8 +337,16 @@ def _nothing_to_judge(baseline: Baseline, has_written: bool) -> str:
 
 def _never_resumed(ran: Sequence[tuple[Planned, Case]]) -> bool:
     """Whether each restart began anew although a checkpoint stood there; once is not enough to say so."""
-    owed = [case.verdict for planned, case in ran if planned.owed]
-    return bool(owed) and all(verdict.kind == "restarted-from-scratch" for verdict in owed)
+    owed = [case for planned, case in ran if planned.owed]
+    return bool(owed) and all(case.verdict.kind == "restarted-from-scratch" or _began_anew(case) for case in owed)
+
+
+def _began_anew(case: Case) -> bool:
+    """Whether the restart began with the first step although files stood there, and nobody has seen what they are."""
+    if case.verdict.outcome != "PASS":
+        return False
+    files = read_attempt(RunDirectory(case.path).attempt(0)).files("end")
+    return bool(files) and case.verdict.resumed_from[:1] == (0,)
 
 
 def _took_s(golden: Path) -> float:

@@ -72,6 +72,7 @@ class Job:
         batches: batches in all.
         saves: in order.
         scaled: whether its losses are scaled by a GradScaler.
+        told: the steps that rank 0's log tells of: all, or those that a trainer's own log has a line for.
     """
 
     ranks: int
@@ -79,6 +80,7 @@ class Job:
     batches: int
     saves: tuple[Saved, ...]
     scaled: bool
+    told: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, logs: Mapping[int, RankLog]) -> Job:
@@ -88,7 +90,12 @@ class Job:
         batches = logs[0].batches
         scaled = any(batch.scale is not None for batch in batches)
         last = batches[-1] if batches else None
-        return cls(len(logs), last.step if last else 0, last.batch if last else 0, _saves(logs[0].records), scaled)
+        told = tuple(dict.fromkeys(batch.step for batch in batches))
+        return cls(len(logs), last.step if last else 0, last.batch if last else 0, _saves(logs[0].records), scaled, told)
+
+    def told_from(self, step: int) -> int:
+        """The first step from this one on at which a rank can be stopped; the last one where there is none."""
+        return next((known for known in self.told if known >= step), self.steps)
 
     @property
     def attacked(self) -> Saved | None:
@@ -120,7 +127,10 @@ def first_cases(job: Job) -> list[Planned]:
         middle = _middle(job, save)
         if middle is not None:
             cases.append(Planned(KILLS, f"killed at step {middle}, in the middle between two saves", (_kill(middle),), owed=True))
-    first = min([job.saves[0].step if job.saves else job.steps, _EARLY_STEP, job.steps])
+    elif len(job.told) > 1:  # what it writes when is unknown, but by then it has most probably saved
+        late = job.told[-2]
+        cases.append(Planned(KILLS, f"killed at step {late}, the last but one", (_kill(late),), owed=True))
+    first = job.told_from(min([job.saves[0].step if job.saves else job.steps, _EARLY_STEP, job.steps]))
     if first >= 1:
         cases.append(Planned(KILLS, f"killed at step {first}, before the first save", (_kill(first),)))
     if asked_at(job):
@@ -133,7 +143,7 @@ def asked_at(job: Job) -> int:
     """The step at which the job is asked to end: between two saves, where a save of its own accord is seen; 0 for none."""
     save = job.attacked
     if save is None or save.known is None:
-        return 1 if job.steps > 1 else 0
+        return job.told_from(1) if job.steps > 1 else 0
     return _middle(job, save) or save.known
 
 

@@ -22,6 +22,11 @@ REFERENCE = {"steps": 3, "save_every": 1, "keep_last": 1, "batches_per_epoch": 2
 # As torchrun and accelerate are told.
 _NUMBER_OF_RANKS = re.compile(r"--(?:nproc|num)[-_](?:per[-_]node|processes)[= ]([1-9][0-9]{0,2})(?= |$)")
 COMMAND_BUDGET = "5m"
+# "step 10: loss 2.31", "iter 1,000 | loss=2.31e+00", "{'step': 3, 'loss': 0.5}".
+LOSS_REGEX = (
+    r"(?i)\b(?:step|iter|iteration)\b\W{0,4}(?P<step>\d+(?:,\d{3})*).*?"
+    r"\bloss\b\W{0,4}?(?P<loss>[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf))"
+)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -145,6 +150,7 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
             workload["python"] = options["python"]
         if options.get("resume_command") is not None:
             workload["resume_command"] = _words(options["resume_command"], "--resume-command", problems)
+        workload |= _loss_log(options, problems)
         if options["defect"]:
             problems.append("--defect plants a defect in the reference trainer; expected --reference FORMAT with it")
     else:
@@ -154,7 +160,11 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
         workload |= {"steps": steps} if steps else {}
     tolerance = _tolerance(options.get("tolerance"), problems)
     if not command:
-        given = [name for name in ("resume_command", "python", "world_sizes") if options.get(name) is not None]
+        given = [
+            name
+            for name in ("resume_command", "python", "world_sizes", "loss_log", "loss_regex")
+            if options.get(name) is not None
+        ]
         problems += [f"--{name.replace('_', '-')} is for a command; expected -- COMMAND … with it" for name in given]
     name = f"{verb}-{format_name or _short(command)}"
     if problems:  # what follows would only say the same again
@@ -162,6 +172,26 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
     launch = "cold" if command else "warm"
     facts = {"name": name, "workload": workload, "world_sizes": (ranks,), "seed": seed, "launch": launch} | tolerance
     return Scenario.build(facts)
+
+
+def _loss_log(options: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Where the losses are read from, where the probe is not to see them."""
+    file, regex = options.get("loss_log"), options.get("loss_regex")
+    if file is None:
+        problems += [] if regex is None else ["--loss-regex is for --loss-log; expected --loss-log FILE with it"]
+        return {}
+    regex = LOSS_REGEX if regex is None else regex
+    try:
+        groups = set(re.compile(regex).groupindex)
+    except re.error as error:
+        problems.append(f"--loss-regex {regex!r}: {error}; expected a regular expression as Python's re takes it")
+        return {}
+    if not {"step", "loss"} <= groups:
+        missing = " and ".join(sorted({"step", "loss"} - groups))
+        problems.append(f"--loss-regex {regex!r} has no group {missing}; expected (?P<step>…) and (?P<loss>…) in it")
+    if file == "" or file.startswith("{ckpt}"):
+        problems.append(f"--loss-log {file!r}: expected a file outside the checkpoint directory, or - for what is printed")
+    return {"probe": False, "loss_log": file, "loss_regex": regex}
 
 
 def _ranks(options: Mapping[str, Any], problems: list[str]) -> int:

@@ -113,6 +113,12 @@ def replay(file: Path, out: Path, json_file: Path | None) -> int:
 @click.option("--world-sizes", default=None, metavar="LIST", help="Other numbers of ranks to resume on. [default: 1 and twice]")
 @click.option("--tolerance", default=None, help="Largest difference of a loss that is taken for equal. [default: 1e-4]")
 @click.option("--python", default=None, metavar="PATH", help="The interpreter that stands for {python} in the command.")
+@click.option(
+    "--loss-log", default=None, metavar="FILE", help="Read losses from this file (-: from what is printed) instead of watching."
+)
+@click.option(
+    "--loss-regex", default=None, metavar="REGEX", help="Which lines say one: groups step and loss. [default: usual ones]"
+)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where run directories go.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the result as JSON.")
 @click.option("--junit", "junit_file", type=click.Path(path_type=Path), default=None, help="Also write it as JUnit XML.")

@@ -102,7 +102,8 @@ class Command(_Model):
     once per attempt and makes its own ranks (as `torchrun` does), in `directory` (absolute), or else in the attempt's own.
     With `probe`, every Python process of it is watched from inside (`harness.probe.injected`) and writes the log without
     knowing; a command that writes its log itself may have it too. `python` is the interpreter that stands for `{python}`, the
-    harness's own where there is none.
+    harness's own where there is none. With `loss_log` the batches are read from what the command writes to that file (`-`: to its
+    standard output and error), line by line with `loss_regex`, which has the groups `step` and `loss`.
     """
 
     kind: Literal["command"] = "command"
@@ -113,6 +114,8 @@ class Command(_Model):
     steps: int | None = Field(None, ge=1)
     save_every: int | None = Field(None, ge=1)
     python: Text | None = Field(None, min_length=1)
+    loss_log: Text | None = Field(None, min_length=1)
+    loss_regex: Text | None = Field(None, min_length=1)
 
     @property
     def commit_pattern(self) -> str | None:

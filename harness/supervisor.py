@@ -24,10 +24,11 @@ from harness.fault import PowerCutFault, SignalFault
 from harness.inject import damage, power
 from harness.inject.arming import Injector, needs_reads
 from harness.inject.gate import Gate
+from harness.inject.loss_log import STANDARD, LossLog, reached_before
 from harness.inject.operation import Operation
 from harness.inject.process import descendants, works
 from harness.inject.recorder import Recorder
-from harness.launch.command import launch_spec
+from harness.launch.command import fill, launch_spec
 from harness.launch.connection import Connection, Launcher
 from harness.launch.exits import Exit, classify
 from harness.launch.ports import reserved_port
@@ -124,7 +125,9 @@ class AttemptRunner:
         self._recording = recording or (Recording() if attempt.traced else None)
         self._recorder: Recorder | None = None
         self._logs = logs
-        self._gate = Gate(str(self._root), logs, self._decide, unnamed_rank=0 if attempt.world_size == 1 else -1)
+        self._loss_log, self._texts = self._make_loss_log()
+        unnamed_rank = 0 if attempt.world_size == 1 else -1
+        self._gate = Gate(str(self._root), logs, self._decide, unnamed_rank, frozenset(self._texts))
         self._injector: Injector | None = None
         self._looks: tuple[int, int] = (0, 0)  # notifications at the last look, looks since then at which nobody worked
         self._poll = select.poll()
@@ -150,7 +153,7 @@ class AttemptRunner:
             if not self._disk_kind:
                 self._recorder.begin(self._root)
         last_rank = self._recording.last_rank if self._recording else None
-        self._injector = Injector(attempt, self._root, self._logs, self, self._operations, self._recorder, last_rank)
+        self._injector = Injector(attempt, self._root, self._logs, self, self._operations, self._recorder, last_rank, self._texts)
         self._log.write("files", moment="begin", **checkpoint_files.listing(self._directory, self._root))
         launch, faults = self._plan.scenario.launch, list(map(str, attempt.faults))
         self._log.write("launched", index=attempt.index, world_size=attempt.world_size, launch=launch, faults=faults)
@@ -178,6 +181,8 @@ class AttemptRunner:
         self._log.write("files", moment="end", **checkpoint_files.listing(self._directory, self._root))
         ends = [process.end for process in self._processes.values() if process.end]
         done = bool(ends) and all(end.kind == "exited" and end.code == 0 for end in ends) and not self._left_when_asked()
+        if self._loss_log is not None:
+            self._loss_log.end(done, reached_before(list(self._directory.attempts())[: attempt.index]))
         self._log.write("ended", duration_s=time.monotonic() - started, outcome="done" if done else "failed")
         self._log.close()
         self._operations.close()
@@ -200,6 +205,7 @@ class AttemptRunner:
             spec,
             reads=reads,
             read_opens=read_opens,
+            output=self._loss_log is not None,
             disk_path=str(self._root) if self._disk_kind else "",
             disk_kind=self._disk_kind,
             disk_bytes=disk.size_bytes if disk is not None else 0,
@@ -414,6 +420,19 @@ class AttemptRunner:
     def _committed(self, record: dict[str, Any]) -> None:
         files = checkpoint_files.snapshot(self._living_root(), str(record["checkpoint"]))
         self._log.write("committed", step=record["step"], checkpoint=record["checkpoint"], files=files)
+
+    def _make_loss_log(self) -> tuple[LossLog | None, dict[str, LossLog]]:
+        """The reader of what the trainer says of its losses, and the files that it says it in."""
+        workload, attempt = self._plan.scenario.workload, self._attempt
+        if not isinstance(workload, Command) or not workload.loss_log or not workload.loss_regex:
+            return None, {}
+        golden = self._directory.golden if self._directory.golden.is_dir() else None
+        log = LossLog(workload.loss_regex, self._folder, attempt.world_size, golden)
+        if workload.loss_log == STANDARD:
+            names = [f"{who}.{stream}" for who in ("launcher", "rank-0") for stream in ("stdout", "stderr")]
+            return log, {str(self._folder.resolve() / name): log for name in names}
+        path = fill(workload.loss_log, {"ckpt": str(self._root), "world_size": str(attempt.world_size)})
+        return log, {os.path.realpath(Path(workload.directory or self._folder, path)): log}
 
     # -- before and after ---------------------------------------------------------------------------------------------
 

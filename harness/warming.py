@@ -55,6 +55,7 @@ def choose_launch(scenario: Scenario, bench: Workbench, launch: str = "auto") ->
     cold = scenario.model_copy(update={"launch": "cold"})
     values = {"python": workload.python or sys.executable, "world_size": str(scenario.world_size(0))}
     why = "it was asked for" if launch == "cold" else why_cold([fill(word, values) for word in workload.command])
+    why = "its losses are read from a log" if workload.loss_log else why
     again = None if why else lambda folder: _preloaded(scenario, bench, folder)
     found, folder = baseline.obtain(cold, bench.baselines, ColdLaunch(), again)
     why = why or ("" if launch == "warm" else found.other_launch)

@@ -11,7 +11,7 @@ import errno
 import json
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from harness.fault import (
 )
 from harness.inject import disk
 from harness.inject.effects import CannotPerformError, perform, proceed
+from harness.inject.loss_log import LossLog
 from harness.inject.operation import Operation
 from harness.inject.recorder import Recorder
 from harness.plan import AttemptPlan
@@ -83,6 +84,7 @@ class Injector:
         operations: where each operation is recorded, in order.
         recorder: does every operation and records what it did; None where only the order is wanted.
         last_rank: a rank whose every operation waits until the others can go on no further without it.
+        texts: absolute path → reader, of logs in which a trainer says its losses.
     """
 
     def __init__(
@@ -94,9 +96,10 @@ class Injector:
         operations: RecordWriter,
         recorder: Recorder | None = None,
         last_rank: int | None = None,
+        texts: Mapping[str, LossLog] | None = None,
     ) -> None:
         self._plan, self._root, self._logs, self._actions, self._log = plan, root, logs, actions, operations
-        self._recorder, self._last_rank = recorder, last_rank
+        self._recorder, self._last_rank, self._texts = recorder, last_rank, texts or {}
         self._held: list[_Held] = []
         self._dead: set[int] = set()
         self._seen: Counter[tuple[int, int]] = Counter()  # (fault, rank) → matching operations so far
@@ -107,6 +110,10 @@ class Injector:
 
     def decide(self, operation: Operation) -> None:
         """Answers one operation, or kills its rank instead."""
+        if operation.resolved[0] in self._texts:
+            if operation.rank not in self._dead:
+                self._attempt(self._follow_text, operation)
+            return
         log_rank = self._logs.get(operation.resolved[0])
         if (operation.rank if log_rank is None else log_rank) in self._dead:
             return  # it was killed before it got here; what it asked for must not happen
@@ -355,11 +362,27 @@ class Injector:
         if operation.call.operation != "write":
             proceed(operation)
             return
-        records = _records(operation.read_data(_LOG_LINE_BYTES))
+        self._follow(rank, _records(operation.read_data(_LOG_LINE_BYTES)), operation)
+
+    def _follow_text(self, operation: Operation) -> None:
+        if operation.call.operation != "write":
+            proceed(operation)
+            return
+        records = self._texts[operation.resolved[0]].read(operation.resolved[0], operation.read_data(_LOG_LINE_BYTES))
+        if not records:
+            operation.let_run()
+            return
+        self._actions.seen(max(0, operation.rank), operation.pid)
+        for rank in range(1, self._plan.world_size):
+            for record in records:
+                self._mark(rank, record)
+        self._follow(0, records, operation)
+
+    def _follow(self, rank: int, records: list[dict[str, Any]], operation: Operation) -> None:
+        """Notes what a rank is about to say; a fault that comes at this step comes now."""
         # Noting may take as long as it needs: the rank waits.
         for record in records:
-            said = {key: record.get(key) for key in ("moment", "step", "checkpoint")}
-            self._log.write("mark", rank=rank, what=record.get("event"), **said)
+            self._mark(rank, record)
             self._actions.noted(rank, record)
         fault = self._step_fault(rank, records)
         if fault is None:
@@ -372,6 +395,10 @@ class Injector:
         self._actions.signal_ranks(victims, number, "fault")
         if rank not in victims or number == signal.SIGTERM:
             operation.give(landed)
+
+    def _mark(self, rank: int, record: dict[str, Any]) -> None:
+        said = {key: record.get(key) for key in ("moment", "step", "checkpoint")}
+        self._log.write("mark", rank=rank, what=record.get("event"), **said)
 
     def _step_fault(self, rank: int, records: list[dict[str, Any]]) -> SignalFault | PowerCutFault | None:
         steps = {record.get("step") for record in records if record.get("event") == "batch" and record.get("tag") == "STEP"}

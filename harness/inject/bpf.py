@@ -41,9 +41,12 @@ def _argument(index: int) -> bytes:
     return _instruction(_LOAD, _OFFSET_ARGUMENTS + 8 * index)
 
 
-def _block(call: Call, number: int, read_opens: bool) -> bytes:
+def _block(call: Call, number: int, read_opens: bool, output: bool) -> bytes:
     """Instructions for one call; falls through when the number is another one."""
-    if call.name == "fcntl":
+    if output and call.operation == "write" and call.fd is not None:
+        body = _argument(call.fd) + _instruction(_JUMP_GREATER, FIRST_WATCHED_FD - 1, 2, 0)
+        body += _instruction(_JUMP_EQUAL, 1, 1, 0) + _instruction(_JUMP_EQUAL, 2, 0, 1)
+    elif call.name == "fcntl":
         # Of its many commands only the two that copy a descriptor matter.
         body = _argument(1) + _instruction(_JUMP_EQUAL, _F_DUPFD, 1, 0) + _instruction(_JUMP_EQUAL, _F_DUPFD_CLOEXEC, 0, 3)
         body += _argument(0) + _instruction(_JUMP_GREATER, FIRST_WATCHED_FD - 1, 0, 1)
@@ -58,13 +61,14 @@ def _block(call: Call, number: int, read_opens: bool) -> bytes:
     return _instruction(_JUMP_EQUAL, number, 0, len(body) // 8) + body
 
 
-def program(architecture: Architecture, *, reads: bool = False, read_opens: bool = False) -> bytes:
+def program(architecture: Architecture, *, reads: bool = False, read_opens: bool = False, output: bool = False) -> bytes:
     """The filter for one process tree.
 
     Args:
         architecture: whose numbers to use; calls of any other ABI are let through.
         reads: also trap reads from descriptors above 2.
         read_opens: also trap opens that only read.
+        output: also trap writes to the standard output and error.
 
     Returns:
         `struct sock_filter` instructions, 8 bytes each.
@@ -73,6 +77,6 @@ def program(architecture: Architecture, *, reads: bool = False, read_opens: bool
     code += _instruction(_LOAD, _OFFSET_NUMBER)
     for call in CALLS:
         if call.name in architecture.numbers and (reads or call.operation != "read"):
-            code += _block(call, architecture.numbers[call.name], read_opens)
+            code += _block(call, architecture.numbers[call.name], read_opens, output)
     code += _instruction(_JUMP_EQUAL, architecture.numbers["io_uring_setup"], 0, 1) + _instruction(_RETURN, _ERRNO | errno.ENOSYS)
     return code + _instruction(_RETURN, _ALLOW)

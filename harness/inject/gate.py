@@ -41,6 +41,7 @@ class Gate:
     Args:
         root: the watched directory, absolute and resolved.
         logs: absolute path → rank, of the event logs; operations on them are passed to `decide` too.
+        texts: absolute paths of logs that are passed to `decide` too, and that any process may write to.
         decide: called for each operation on the watched directory or on an event log; must answer it, or leave it
             unanswered if it has killed or stopped the process.
         unnamed_rank: the rank of a process that was started without a RANK: 0 for a job of one process.
@@ -50,8 +51,15 @@ class Gate:
         outside: files elsewhere that were opened to be written, the first ones.
     """
 
-    def __init__(self, root: str, logs: dict[str, int], decide: Callable[[Operation], None], unnamed_rank: int = -1) -> None:
-        self.root, self.logs, self.decide, self.unnamed_rank = root, logs, decide, unnamed_rank
+    def __init__(
+        self,
+        root: str,
+        logs: dict[str, int],
+        decide: Callable[[Operation], None],
+        unnamed_rank: int = -1,
+        texts: frozenset[str] = frozenset(),
+    ) -> None:
+        self.root, self.logs, self.decide, self.unnamed_rank, self.texts = root, logs, decide, unnamed_rank, texts
         self.num_notifications = 0
         self.escapes: list[str] = []
         self.outside: list[str] = []
@@ -116,7 +124,7 @@ class Gate:
             return None
         resolved = tuple(paths) if call.fd is not None else tuple(map(self._resolve, paths))
         names = tuple((path[len(self.root) + 1 :] or ".") if self._inside(path) else None for path in resolved)
-        if not any(name is not None for name in names) and resolved[0] not in self.logs:
+        if not any(name is not None for name in names) and resolved[0] not in self.logs and resolved[0] not in self.texts:
             if call.operation == "open" and len(self.outside) < _MOST_OUTSIDE and resolved[0] not in self.outside:
                 self.outside.append(resolved[0])
             return None

@@ -17,7 +17,7 @@ from harness.inject import bpf, kernel
 from harness.inject.syscalls import this_architecture
 
 
-def install(control: socket.socket, rank: int, supervisor: int, *, reads: bool, read_opens: bool) -> None:
+def install(control: socket.socket, rank: int, supervisor: int, *, reads: bool, read_opens: bool, output: bool = False) -> None:
     """Puts this process behind the gate and sends the listener to the supervisor.
 
     Args:
@@ -26,6 +26,7 @@ def install(control: socket.socket, rank: int, supervisor: int, *, reads: bool, 
         supervisor: process id that is allowed to read this process's memory.
         reads: also trap reads.
         read_opens: also trap opens that only read.
+        output: also trap writes to the standard output and error.
 
     Raises:
         OSError: the kernel refuses; the keeper reports it to the supervisor.
@@ -35,7 +36,7 @@ def install(control: socket.socket, rank: int, supervisor: int, *, reads: bool, 
     # Only the Yama security module knows this call; without Yama there is nothing to allow.
     with contextlib.suppress(OSError):
         kernel.prctl(kernel.PR_SET_PTRACER, supervisor)
-    code = bpf.program(this_architecture(), reads=reads, read_opens=read_opens)
+    code = bpf.program(this_architecture(), reads=reads, read_opens=read_opens, output=output)
     listener = kernel.install_filter(code)
     message = json.dumps({"event": "gate", "rank": rank, "pid": os.getpid()}).encode()
     socket.send_fds(control, [message], [listener])

@@ -57,6 +57,8 @@ def launch_spec(
     if isinstance(workload, Command):
         words = workload.resume_command if attempt and workload.resume_command else workload.command
         environment |= _probe(folder, checkpoints) if workload.probe else {}
+        if workload.loss_log:
+            environment["PYTHONUNBUFFERED"] = "1"  # a line is to be seen when the trainer says it
         filled = [fill(word, values) for word in words]
         warm = workload.probe and plan.scenario.launch == "warm"
         processes = _programs(filled, environment, folder, attempt, port) if warm else (_launcher(filled, environment, folder),)

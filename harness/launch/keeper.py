@@ -226,7 +226,7 @@ def _redirect(process: ProcessSpec) -> None:
 
 def _enter_gate(spec: LaunchSpec, process: ProcessSpec, control: socket.socket) -> None:
     try:
-        install(control, process.rank, spec.supervisor, reads=spec.reads, read_opens=spec.read_opens)
+        install(control, process.rank, spec.supervisor, reads=spec.reads, read_opens=spec.read_opens, output=spec.output)
     except OSError as error:
         message = {"event": "refused", "what": "gate", "errno": error.errno, "error": str(error)}
         control.send(json.dumps(message).encode())

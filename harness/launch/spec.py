@@ -40,7 +40,7 @@ class LaunchSpec:
     Attributes:
         directory: working directory of the processes.
         supervisor: its process id.
-        gated: whether they run behind the gate; `reads` and `read_opens` say what else it traps.
+        gated: whether they run behind the gate; `reads`, `read_opens` and `output` say what else it traps.
         disk_path: where a disk of the attempt's own is mounted, "" for none.
         disk_kind: tmpfs (a small disk, of `disk_bytes`), or ext4 or xfs (a real one, whose power can be cut).
     """
@@ -51,6 +51,7 @@ class LaunchSpec:
     gated: bool = True
     reads: bool = False
     read_opens: bool = False
+    output: bool = False
     disk_path: str = ""
     disk_kind: str = "tmpfs"
     disk_bytes: int = 0

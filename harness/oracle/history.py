@@ -197,7 +197,8 @@ class History:
             record = resume_record(log)
             if record is not None:
                 name, step = top_level(record.get("checkpoint") or ""), int(record["step"])
-                batch = self.position(attempt.index, name, step) if name else step
+                told = record.get("batch")
+                batch = told if isinstance(told, int) else self.position(attempt.index, name, step) if name else step
                 found.append(Resume(attempt.index, step, batch, name, rank, max(0, reached - batch)))
         return sorted(found, key=lambda resume: (resume.batch, resume.rank))
 

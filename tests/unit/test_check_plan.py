@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,9 @@ def sentences(cases):
 
 
 def test_a_job_is_read_off_its_logs():
-    assert job() == Job(1, 12, 12, (Saved("ckpt.pt", 4, 5), Saved("ckpt.pt", 8, 9), Saved("ckpt.pt", 12, None)), False)
+    assert job() == Job(
+        1, 12, 12, (Saved("ckpt.pt", 4, 5), Saved("ckpt.pt", 8, 9), Saved("ckpt.pt", 12, None)), False, tuple(range(1, 13))
+    )
     assert job(late=1).saves[0] == Saved("ckpt.pt", 4, 6)
     assert job(scale="0x1p+10").scaled
     assert Job.of({}) == Job(0, 0, 0, (), False)
@@ -74,10 +77,19 @@ def test_kills_come_after_a_save_between_two_and_before_the_first():
     ]
 
 
-def test_a_job_that_never_saves_is_killed_once_all_the_same():
+def test_a_job_of_whose_saves_nothing_is_known_is_killed_early_and_late():
     cases = check_plan.first_cases(job(every=100))
-    assert sentences(cases) == ["sigkill all ranks at step 2 by rank 0", "sigterm all ranks at step 1 by rank 0"]
+    kills = [f"sigkill all ranks at step {step} by rank 0" for step in (11, 2)]
+    assert sentences(cases) == [*kills, "sigterm all ranks at step 1 by rank 0"]
+    # If it then begins anew although files stand there, it never resumes.
+    assert [case.owed for case in cases if case.faults[:1] == (kills[0],)] == [True]
     assert check_plan.later_cases(job(every=100), (1,)) == []
+
+
+def test_kills_are_at_steps_that_the_log_tells_of():
+    sparse = replace(job(every=100), told=(4, 8, 12))
+    kills = [f"sigkill all ranks at step {step} by rank 0" for step in (8, 4)]
+    assert sentences(check_plan.first_cases(sparse)) == [*kills, "sigterm all ranks at step 4 by rank 0"]
 
 
 def test_a_save_after_which_nothing_is_trained_is_not_the_one_to_be_killed_after():

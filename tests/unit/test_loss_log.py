@@ -1,0 +1,98 @@
+"""Which batches a trainer's own log tells of. No process: what it writes is handed over as bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from harness.check_request import LOSS_REGEX
+from harness.inject.loss_log import LossLog, reached_before
+from harness.store import read_records
+
+LINE = r"step (?P<step>[\d,]+) loss (?P<loss>\S+)"
+
+
+def events(folder, rank=0):
+    records, problems = read_records(folder / f"rank-{rank}.jsonl")
+    assert problems == []
+    return [{key: value for key, value in record.items() if key not in ("time_s", "pid")} for record in records]
+
+
+@pytest.fixture
+def golden(tmp_path):
+    """An uninterrupted run with a line for every fifth step."""
+    folder = tmp_path / "golden"
+    folder.mkdir()
+    log = LossLog(LINE, folder, 1, None)
+    log.read("out", b"".join(b"step %d loss %d.5\n" % (step, step) for step in (5, 10, 15, 20)))
+    log.end(done=True, reached=(0, 0))
+    return folder
+
+
+def test_the_uninterrupted_run_counts_its_lines(golden):
+    start, resume, *batches, end = events(golden)
+    assert (start["event"], start["world_size"]) == ("start", 1)
+    assert (resume["step"], resume["checkpoint"], resume["told_by"]) == (0, None, "log")
+    assert [(b["batch"], b["step"], float.fromhex(b["loss"])) for b in batches] == [
+        (1, 5, 5.5),
+        (2, 10, 10.5),
+        (3, 15, 15.5),
+        (4, 20, 20.5),
+    ]
+    assert (end["event"], end["step"], end["batches"]) == ("end", 20, 4)
+
+
+def test_a_restart_counts_as_the_uninterrupted_run_does(golden, tmp_path):
+    log = LossLog(LINE, tmp_path, 2, golden)
+    found = log.read("out", b"step 7 loss 1\nstep 15 loss 2\nstep 20 loss nan\nstep 25 loss 3\n")
+    log.end(done=False, reached=(2, 10))
+    assert [record["event"] for record in found] == ["start", "resume", "batch", "batch", "batch"]
+    _, resume, *batches = events(tmp_path, rank=1)
+    assert (resume["step"], resume["batch"], resume["checkpoint"]) == (10, 2, "(before step 15)")
+    # The uninterrupted run says nothing of step 7; step 25 comes after its end.
+    assert [(b["batch"], b["step"], b["loss"]) for b in batches] == [(3, 15, (2.0).hex()), (4, 20, "nan"), (5, 25, (3.0).hex())]
+    assert events(tmp_path, rank=0) == [{**record, "rank": 0} for record in events(tmp_path, rank=1)]
+
+
+def test_a_line_may_come_in_pieces_and_from_two_streams(tmp_path):
+    log = LossLog(LINE, tmp_path, 1, None)
+    assert log.read("out", b"step 1 lo") == []
+    assert log.read("err", b"a warning\nstep") == []
+    assert [r["event"] for r in log.read("out", b"ss 2.5\nstep 2")] == ["start", "resume", "batch"]
+    assert [r["step"] for r in log.read("out", b",000 loss 1e-3\n")] == [2000]
+    assert [r["step"] for r in log.read("err", b" 3 loss 4\n")] == [3]
+
+
+@pytest.mark.parametrize("line", [b"step x loss 1\n", b"step 1 loss much\n", b"loss 1\n", b"\xff\xfe step 1 lo\n"])
+def test_lines_without_two_numbers_say_nothing(tmp_path, line):
+    assert LossLog(r"step (?P<step>\S+) loss (?P<loss>\S+)", tmp_path, 1, None).read("out", line) == []
+
+
+def test_a_finished_job_that_is_started_again_has_done_what_was_done_before(golden, tmp_path):
+    log = LossLog(LINE, tmp_path, 1, golden)
+    log.end(done=True, reached=reached_before([golden]))
+    (end,) = events(tmp_path)
+    assert (end["step"], end["batches"]) == (20, 4)
+    assert reached_before([tmp_path / "nothing"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "loss"),
+    [
+        ("step 10: loss 2.31", "10", "2.31"),
+        ("iter 1,000 | loss=2.31e+00 | lr 1e-4", "1,000", "2.31e+00"),
+        (json.dumps({"step": 3, "lr": 0.1, "loss": 0.5}), "3", "0.5"),
+        ("[rank0] Step: 7 train loss: nan", "7", "nan"),
+        ("Iteration 12 grad 4.0 loss: -1", "12", "-1"),
+    ],
+)
+def test_the_usual_lines_need_no_expression(line, step, loss):
+    match = re.search(LOSS_REGEX, line)
+    assert (match["step"], match["loss"]) == (step, loss)
+
+
+@pytest.mark.parametrize("line", ["loss 3 at step 4", "stepping 3 loss 4", "step 3 lossless 4", ""])
+def test_other_lines_are_left_alone(line):
+    assert re.search(LOSS_REGEX, line) is None
