@@ -26,6 +26,7 @@ import psutil
 
 from harness import baseline, symptoms
 from harness.bench_crash import exploration_figures, trace_figures
+from harness.bench_probe import probe_figures
 from harness.case import Workbench, run_case
 from harness.errors import HarnessError
 from harness.inject import process
@@ -94,6 +95,8 @@ def measure(num_warm: int, num_cold: int, save_width: int, num_states: int | Non
         figures |= exploration_figures(bench, folder / "exploration", num_states, num_cold)
         say("cost of keeping a trace's data")
         figures |= trace_figures(bench, folder / "trace")
+        say("cost of the probe")
+        figures |= probe_figures(folder / "probe")
         say("cost of a save")
         figures |= save_costs(folder / "saves", save_width)
         say("memory of a warm rank")
