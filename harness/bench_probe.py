@@ -1,7 +1,7 @@
 """What watching a training process from inside costs a step, beside the same job unwatched.
 
-Responsible for: a small job timed by itself, in three ways: unwatched; as an uninterrupted run is watched (every state before every
-step); and as a restart is (states at saves and loads only).
+Responsible for: a small job timed by itself, in three ways: unwatched; as an uninterrupted run is watched (every state before
+every step); and as a restart is (states at saves and loads only).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def probe_figures(folder: Path) -> dict[str, Any]:
         folder: where the runs go; made.
 
     Returns:
-        `unwatched_ms_per_step`; `probe_ms_per_step`, added in a restart; `probe_golden_ms_per_step`, added in an uninterrupted run;
-        `probe_growth`, the second half of a restart's steps over the first.
+        `unwatched_ms_per_step`; `probe_ms_per_step`, added in a restart; `probe_golden_ms_per_step`, added in an uninterrupted
+        run; `probe_growth`, the second half of a restart's steps over the first.
 
     Raises:
         HarnessError: the job did not come to its end.
