@@ -2,8 +2,9 @@
 
 Holds when, at the end of every attempt, the checkpoint that was committed last (and that the harness left alone) is still
 there byte for byte (its files may have grown, as a log does), or a newer one of the same name, from which the next attempt
-resumed; and, after a clean end (every rank with exit code 0, no fault in that attempt), there is no temporary file, no
-directory of a checkpoint that was never committed, and no more than keep-last checkpoints.
+resumed; a foreign job may also have gone on with no less from something else. And, after a clean end (every rank with exit code
+0, no fault in that attempt), there is no temporary file, no directory of a checkpoint that was never committed, and no more than
+keep-last checkpoints.
 
 Does not verify: moments within an attempt (a checkpoint could be gone and come back; `harness.crash` looks at those);
 checkpoints of which only the committing rename was seen, since their bytes were never recorded; empty directories; the
@@ -16,8 +17,8 @@ from pathlib import PurePath
 
 from harness.fault import matches_path
 from harness.oracle.finding import Finding, fail
-from harness.oracle.history import Commit, History, finished, live_faults_fired, lost_files, top_level
-from harness.scenario import Reference
+from harness.oracle.history import Commit, History, finished, live_faults_fired, lost_files, resume_record, top_level
+from harness.scenario import Command, Reference
 from harness.store import AttemptRun, Baseline, Files, Run
 
 _ORACLE = "retention"
@@ -27,14 +28,32 @@ def retention(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  e
     """Compares what was committed with what is there at the end of each attempt, and tidiness at the last end."""
     history = History(run)
     findings: list[Finding] = []
+    released: list[Commit] = []
     for attempt in run.attempts:
         hit = history.damaged(attempt.index, "end")
-        whole = [commit for commit in history.standing(attempt.index + 1) if commit.name not in hit]
-        if whole and not findings:  # once lost it stays lost; the first time is the one to look at
+        whole = [commit for commit in history.standing(attempt.index + 1) if commit.name not in hit and commit not in released]
+        if whole and _is_held_elsewhere(run, history, attempt, whole[-1]):
+            released.append(whole[-1])
+        elif whole and not findings:  # once lost it stays lost; the first time is the one to look at
             findings += _lost(attempt, _as_it_stands(run, history, attempt, whole[-1]))
     if run.attempts:
         findings += _untidy(run, history, run.attempts[-1])
     return findings
+
+
+def _is_held_elsewhere(run: Run, history: History, attempt: AttemptRun, commit: Commit) -> bool:
+    """Whether a foreign job went on with no less than a commit holds.
+
+    It has other files than those that were seen to be saved (a copy), or was cut after it had removed the old checkpoint for a
+    newer one that was whole, and before it had said so.
+    """
+    following = attempt.index + 1
+    resume = history.resume_of(following) if following < len(run.attempts) else None
+    if not isinstance(run.plan.scenario.workload, Command) or resume is None or not lost_files(commit, attempt, "end"):
+        return False
+    record = resume_record(run.attempts[following].ranks[resume.rank]) or {}
+    # Where only the data or a name tells the position, nobody knows what it really went on with.
+    return resume.batch >= commit.batch > 0 and str(record.get("told_by", "model")).startswith("model")
 
 
 def _as_it_stands(run: Run, history: History, attempt: AttemptRun, commit: Commit) -> Commit:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from histories import (
     STEPS,
@@ -9,6 +11,7 @@ from histories import (
     fired,
     foreign_workload,
     killed_and_resumed,
+    kinds,
     name_of,
     only,
     record,
@@ -67,6 +70,30 @@ def test_a_newer_checkpoint_of_the_same_name_has_replaced_it(tmp_path, resumed, 
     assert [finding.kind for finding in retention(run, baseline())] == kinds
     record(run, 1, "files", moment="end")["files"] = {}  # and that one must not be lost either
     assert only(retention(run, baseline()), "last-good-lost").attempt == (0 if kinds else 1)
+
+
+@pytest.mark.parametrize(("step", "told_by"), [(12, "model+optimizer"), (13, "model")])
+@pytest.mark.parametrize("foreign", [True, False])
+def test_a_foreign_job_may_go_on_from_something_else_with_no_less(step, told_by, foreign):
+    run = killed_and_resumed()
+    for index, moment in ((0, "end"), (1, "begin"), (1, "end")):
+        files = record(run, index, "files", moment=moment)["files"]
+        files.pop(name_of(12), None)
+    if foreign:
+        run = replace(run, plan=replace(run.plan, scenario=foreign_workload(run.plan.scenario)))
+    for log in run.attempts[1].ranks.values():
+        log.of("resume")[0].update(checkpoint="last.pt", step=step, batch=step, told_by=told_by)
+    assert ("last-good-lost" in kinds(retention(run, baseline()))) is not foreign
+
+
+@pytest.mark.parametrize(("step", "told_by"), [(11, "model"), (12, "data"), (12, "checkpoint"), (0, "nothing")])
+def test_less_or_unknown_is_a_loss(step, told_by):
+    run = killed_and_resumed()
+    del end_files(run, 0)[name_of(12)]
+    run = replace(run, plan=replace(run.plan, scenario=foreign_workload(run.plan.scenario)))
+    for log in run.attempts[1].ranks.values():
+        log.of("resume")[0].update(checkpoint="last.pt", step=step, batch=step, told_by=told_by)
+    assert "last-good-lost" in kinds(retention(run, baseline()))
 
 
 def test_a_newer_commit_releases_the_older_one():

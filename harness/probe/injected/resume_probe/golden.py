@@ -1,6 +1,7 @@
 """What the uninterrupted run was at each of its batches, to tell which of them a resumed process stands before.
 
-Responsible for: reading the logs of the uninterrupted run, and comparing. Standard library only.
+Responsible for: reading the logs of the uninterrupted run and of the attempts before this one, and comparing. An attempt that has
+gone wrong saves states that the uninterrupted run never had. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 # What tells a step, the surest first: parameters alone stand still where the learning rate is 0.
-_MATCHES = (("model", "optimizer"), ("model",), ("optimizer",))
+_MATCHES = (("model", "optimizer"), ("model",))
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Golden:
         steps: batches done → optimizer updates done.
         samples: batch → its samples.
         saves: batches done → name of the checkpoint that was saved then.
+        earlier: (batches done, digests) of the attempts before this one, where they saved, loaded and ended.
         world_size: number of ranks.
     """
 
@@ -30,6 +32,7 @@ class Golden:
     steps: dict[int, int] = field(default_factory=lambda: {0: 0})
     samples: dict[int, tuple[int, ...]] = field(default_factory=dict)
     saves: dict[int, str] = field(default_factory=dict)
+    earlier: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     world_size: int = 0
 
     @property
@@ -43,18 +46,28 @@ class Golden:
         Several batches may have equal parameters (a skipped one, a learning rate of 0): then the other components tell, then
         whether a checkpoint was saved there whose files have been opened; the latest where all that is equal too.
         """
-        names = {name: done for done, name in sorted(self.saves.items())}
+        # Of a name that is used again and again nobody knows which save it holds.
+        several = list(self.saves.values())
+        names = {name: done for done, name in self.saves.items() if several.count(name) == 1}
         read = [names[name] for name in opened if name in names]
         if read and self._goes_on_with_data(read[-1], samples) and self._is_fresh(digests):
             return read[-1], "checkpoint"  # the position was restored, and nothing else
         for components in _MATCHES:
-            found = [done for done, state in self.states.items() if all(state.get(c, "") == digests.get(c) for c in components)]
+            found = [done for done, state in self.states.items() if _agree(state, digests, components)]
             if found:
                 return max(found, key=lambda done: self._likeness(done, digests, opened)), "+".join(components)
+            wrong = [done for done, state in self.earlier if _agree(state, digests, components)]
+            if wrong:
+                return wrong[-1], "+".join(components)
+        by_optimizer = [done for done, state in self.states.items() if _agree(state, digests, ("optimizer",))]
+        if any(by_optimizer):  # an empty one is not what tells that a job has begun anew
+            return max(by_optimizer, key=lambda done: self._likeness(done, digests, opened)), "optimizer"
         if read:
             return read[-1], "checkpoint"
         same = [batch for batch, those in self.samples.items() if samples and those[: len(samples)] == tuple(samples)]
-        return (same[0] - 1, "data") if same else (0, "nothing")
+        if same:
+            return same[0] - 1, "data"
+        return 0, "optimizer" if by_optimizer else "nothing"
 
     def _goes_on_with_data(self, done: int, samples: Sequence[int]) -> bool:
         following, first = self.samples.get(done + 1, ()), self.samples.get(1, ())
@@ -68,6 +81,44 @@ class Golden:
     def _likeness(self, done: int, digests: Mapping[str, str], opened: Sequence[str]) -> tuple[int, bool, int]:
         equal = sum(digests.get(name) == value for name, value in self.states[done].items())
         return equal, self.saves.get(done) in opened, done
+
+
+def _agree(state: Mapping[str, str], digests: Mapping[str, str], components: Sequence[str]) -> bool:
+    return all(state.get(name, "") == digests.get(name) for name in components)
+
+
+def read_earlier(folder: str, rank: int) -> list[tuple[int, dict[str, str]]]:
+    """What this rank said of its states in the attempts before this one, the last of them last.
+
+    Args:
+        folder: of this attempt, beside which the others lie.
+        rank: this one.
+    """
+    above, own = os.path.split(os.path.normpath(folder))
+    found: list[tuple[int, dict[str, str]]] = []
+    for name in sorted(os.listdir(above)):  # noqa: PTH208
+        path = os.path.join(above, name, f"rank-{rank}.jsonl")  # noqa: PTH118
+        if name.startswith("attempt-") and name < own and os.path.exists(path):  # noqa: PTH110
+            found += _states_in(path)
+    return found
+
+
+def _states_in(path: str) -> list[tuple[int, dict[str, str]]]:
+    found: list[tuple[int, dict[str, str]]] = []
+    done: int | None = None
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        for line in file:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue  # cut by the kill
+            if record.get("event") == "batch":
+                done = record["batch"]
+            elif record.get("event") == "resume":
+                done = record.get("batch", record["step"])
+            elif record.get("event") == "state" and done is not None:
+                found.append((done, record["digests"]))
+    return found
 
 
 def read_golden(folder: str, rank: int) -> Golden:

@@ -28,7 +28,7 @@ from torch.optim.optimizer import Optimizer
 
 from . import digests
 from .found import Found
-from .golden import Golden, read_golden
+from .golden import Golden, read_earlier, read_golden
 from .log import Log, hex_of
 from .saves import Saves
 
@@ -260,11 +260,13 @@ class Observer:
         opened = list(self._saves.opened)
         if self._golden_folder:
             self._golden = read_golden(self._golden_folder, self.log.rank)
+            self._golden.earlier = read_earlier(self.log.folder, self.log.rank)
             self._batch, by = self._golden.position(found, taken, opened)
             self._step = self._golden.steps.get(self._batch, self._batch)
         self._saves.loading = False
         name = self._golden.saves.get(self._batch) or (opened[-1] if opened else None)
-        self.log.write("resume", step=self._step, checkpoint=name, skipped=[], world_size_saved=None, told_by=by)
+        more: dict[str, object] = {"skipped": [], "world_size_saved": None, "told_by": by}
+        self.log.write("resume", step=self._step, batch=self._batch, checkpoint=name, **more)
         self.log.write("state", moment="load", step=self._step, digests=found)
         self._saved_at = (self._batch, self._step)
 
@@ -311,6 +313,10 @@ class Observer:
             self._saves.taken()
             return
         self._saved_at, self._dirty = (self._batch, self._step), True
+        if self._golden_folder and self._thread == threading.get_ident() and self._found is not None:
+            # In case it has gone wrong: a kill in this save may leave what the uninterrupted run never had.
+            saved = {**digests.models(self._found), **digests.optimizers(self._found)}
+            self.log.write("state", moment="saving", step=self._step, digests=saved)
         name = self._golden.saves.get(self._batch, name)
         self.log.write("save", moment="begin", step=self._step, batch=self._batch, checkpoint=name)
 
