@@ -110,6 +110,8 @@ class Part:
         if self.exploration is not None:
             found = replace(self.exploration, left_out=0) if self.stated else self.exploration
             outcomes.add(found.outcome)
+            if self.exploration.num_states and not self.exploration.judged:
+                outcomes.add("INCONCLUSIVE")  # nothing was tried, whether that is stated or not
         if self.search is not None:
             outcomes.add(self.search.outcome)
         if self.left_out and not self.stated:

@@ -159,10 +159,10 @@ class _Shared:
         windows = parts.windows()
         for window in windows:
             yield self._sampled(parts, f"crash points of {window.name}", window, _CRASH_SHARE / len(windows), power=False)
-        yield from self._parts(self._run("second interruptions, errors, damage, hung ranks", self._planned(ran, windows)))
         if self.request.modelled:
             for window in windows:
                 yield self._sampled(parts, f"power cuts during {window.name}", window, _POWER_SHARE / len(windows), power=True)
+        yield from self._parts(self._run("second interruptions, errors, damage, hung ranks", self._planned(ran, windows)))
         yield from self._long_ones()
         yield from self._rest(parts, windows)
 
@@ -207,7 +207,9 @@ class _Shared:
             yield from (parts.cut_for_real(window) for window in windows)
         if self.request.recovery and windows and not self._over("crash points of the recovery"):
             try:
-                yield from (self._stated(part) for part in parts.recoveries(windows[0], self._limit(_RECOVERY_SHARE)))
+                recoveries = map(self._stated, parts.recoveries(windows[0], self._limit(_RECOVERY_SHARE)))
+                # One that the budget did not reach is left out, no more.
+                yield from (part for part in recoveries if part.exploration is not None and part.exploration.judged)
             except HarnessError as error:  # a restart that fails has been told of already
                 self.left_out.append(f"crash points of the recovery: {str(error).splitlines()[0]}")
 

@@ -83,6 +83,11 @@ class Exploration:
     not_asked: int = 0
 
     @property
+    def num_states(self) -> int:
+        """Distinct states, judged or not."""
+        return len(self.judged) + self.left_out + self.not_asked
+
+    @property
     def outcome(self) -> str:
         """PASS, FAIL or INCONCLUSIVE."""
         if self.causes:

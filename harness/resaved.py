@@ -1,9 +1,9 @@
 """What was saved after a resume and is not what the uninterrupted run saved there: can it be resumed from? It is tried.
 
 Left-over files of a torn save can end up in the next one: a trainer that finds a temporary file and takes it for its own commits
-a torn checkpoint, which nobody reads as long as the job goes on. Responsible for: finding such a save, and the kill after it.
-Not responsible for: whether the checkpoint is good; it may differ for many reasons, so that the restart is judged and not the
-difference.
+a torn checkpoint, which nobody reads as long as the job goes on. It may do so without saving anything, by renaming what it found.
+Responsible for: finding such a save, or such a renaming, and the kill after it. Not responsible for: whether the checkpoint is
+good; it may differ for many reasons, so that the restart is judged and not the difference.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def usual_saves(folders: Sequence[Path]) -> Usual:
 
 
 def kill_after_unusual_save(directory: RunDirectory, first: int, usual: Usual) -> str:
-    """A kill soon after the first save that is not as usual, as a sentence; "" if all are, or nothing follows it.
+    """A kill soon after the first save that is not as usual, as a sentence; "" if all are.
 
     Args:
         directory: of a case.
@@ -42,6 +42,8 @@ def kill_after_unusual_save(directory: RunDirectory, first: int, usual: Usual) -
         usual: what is saved without a crash.
     """
     for index, folder in list(enumerate(directory.attempts()))[first:]:
+        if step := _leftover_renamed(folder):
+            return f"sigkill all ranks at step {step + 1} attempt {index}"
         for step, files in _saves(folder).items():
             known, exact = usual.get(step, (files, True))  # of other steps nothing is known
             if (files != known) if exact else (_lengths(files) != _lengths(known)):
@@ -49,6 +51,26 @@ def kill_after_unusual_save(directory: RunDirectory, first: int, usual: Usual) -
                 until = min((other for other in usual if other > step), default=step + 1)
                 return f"sigkill all ranks at step {step + max(1, (until - step) // 2)} attempt {index}"
     return ""
+
+
+def _leftover_renamed(folder: Path) -> int:
+    """The step that was done when a file was given another name that had been there when the attempt began; 0 if none was."""
+    listed = [record["files"] for record in read_records(folder / "attempt.jsonl")[0] if record["event"] == "files"]
+    there = {
+        "/".join(parts[:count])
+        for path in (listed or [{}])[0]
+        for parts in [path.split("/")]
+        for count in range(1, len(parts) + 1)
+    }
+    step = 0
+    for record in read_records(folder / "operations.jsonl")[0]:
+        if record["event"] == "mark" and record.get("what") == "batch" and isinstance(record.get("step"), int):
+            step = record["step"]
+        elif record["event"] == "operation" and record["operation"] in ("open", "unlink", "rmdir", "rename", "link"):
+            if record["operation"] in ("rename", "link") and step and record["path"] in there:
+                return step
+            there -= {record["path"], record.get("to")}  # made anew, emptied, or gone
+    return 0
 
 
 def _saves(folder: Path) -> dict[int, Contents]:

@@ -263,8 +263,18 @@ def _saves_by_marks(events: Sequence[Event]) -> list[SaveWindow]:
             elif event.moment == "end" and event.rank == 0:
                 ends[name] = index
     order = sorted(begins.items(), key=lambda item: item[1])
-    starts = [(name.rpartition(" ")[0], start, ends.get(name)) for name, start in order]
+    starts = [(name.rpartition(" ")[0], _before(events, start), ends.get(name)) for name, start in order]
     return _windows(starts, len(events))
+
+
+def _before(events: Sequence[Event], start: int) -> int:
+    """Where a save really begins: what is done to files since the last batch (an old checkpoint removed, say) belongs to it."""
+    place = start
+    while place and isinstance(events[place - 1], Operation):
+        place -= 1
+    last = events[place - 1] if place else None
+    # Behind the end of another save it is that one's rotation.
+    return place if isinstance(last, Mark) and last.what == "batch" else start
 
 
 def _windows(starts: Sequence[tuple[str, int, int | None]], end: int) -> list[SaveWindow]:

@@ -74,6 +74,7 @@ class Finding:
         attempt: the launch it shows in; None for the uninterrupted run or the case as a whole.
         expected: what should have been, exact.
         found: what was, exact.
+        late: a state that was right after the load, and was seen to be wrong later.
     """
 
     outcome: Outcome
@@ -87,6 +88,7 @@ class Finding:
     attempt: int | None = None
     expected: str = ""
     found: str = ""
+    late: bool = False
 
     def __post_init__(self) -> None:
         """Refuses words that no report knows: a misspelt kind would otherwise hide in every table."""

@@ -43,10 +43,13 @@ def state(run: Run, baseline: Baseline) -> list[Finding]:
     history = History(run)
     findings = []
     for attempt in run.attempts[1:]:
-        for resume in history.resumes[attempt.index]:
-            lost = _one_load(run, baseline, history, attempt, resume) if resume.name else []
-            lost = [finding for finding in lost if finding.component not in baseline.noise]
-            findings += lost or _drifted(run, baseline, attempt, resume)
+        lost: list[Finding] = []
+        resumes = history.resumes[attempt.index]
+        for resume in resumes:
+            found = _one_load(run, baseline, history, attempt, resume) if resume.name else []
+            lost += [finding for finding in found if finding.component not in baseline.noise]
+        # What one rank has lost is in the gradients of all: that theirs is wrong later says nothing of their load.
+        findings += lost or _first_drift([_drifted(run, baseline, attempt, resume) for resume in resumes])
     if _is_probed(run) and not _is_felt(run, baseline, findings):
         findings = []
     # The components in the order of the vocabulary: the model before what depends on it.
@@ -79,8 +82,17 @@ def _same_bits(run: Run, baseline: Baseline, attempt: AttemptRun, rank: int) -> 
     return same and rank in baseline.ranks and _repeats(run, baseline)
 
 
-def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) -> list[Finding]:
-    """The first moment after a good load at which a component is not what it is in the uninterrupted run; one finding.
+def _first_drift(drifts: list[tuple[int, Finding] | None]) -> list[Finding]:
+    """Of what went wrong on several ranks after their loads: what came first, and of that what does not follow from gradients."""
+    found = [drift for drift in drifts if drift is not None]
+    if not found:
+        return []
+    batch, (_, name) = min((batch, (_follows(one.component), one.component)) for batch, one in found)
+    return [one for place, one in found if (place, one.component) == (batch, name)]
+
+
+def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) -> tuple[int, Finding] | None:
+    """The first moment after a good load at which a component is not what it is in the uninterrupted run, and its batch.
 
     What draws or counts by itself is named before what follows from gradients: a wrong generator makes other weights within
     a batch, never the other way round.
@@ -90,7 +102,7 @@ def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) 
     elif _repeats(run, baseline) and 0 in baseline.ranks and same_work(run, baseline, attempt):
         golden_log, read = baseline.ranks[0], without_rounding
     else:
-        return []
+        return None
     expected = {place: read(record) for place, record in _moments(golden_log, 0).items()}
     for (batch, moment), record in _moments(attempt.ranks[resume.rank], resume.batch).items():
         golden, digests = expected.get((batch, moment)), read(record)
@@ -106,8 +118,9 @@ def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) 
             text += f", although the load was right (nor are {others})" if others else ", although the load was right"
             place = {"component": name, "rank": resume.rank, "attempt": attempt.index, "file": resume.name or None}
             found = digests.get(name) or ABSENT
-            return [fail("state-lost", _ORACLE, text, expected=golden.get(name) or ABSENT, found=found, **place)]
-    return []
+            lost = fail("state-lost", _ORACLE, text, expected=golden.get(name) or ABSENT, found=found, late=True, **place)
+            return batch, lost
+    return None
 
 
 def _digests(record: Record) -> dict[str, str]:

@@ -140,7 +140,7 @@ def text(check: Check) -> str:
     if undecided:
         lines += ["", "could not be judged:", *(f"  {line}" for line in undecided)]
     if check.left_out:
-        lines += ["", "left out (a larger --budget reaches more):", *(f"  {what}" for what in check.left_out)]
+        lines += ["", "left out:", *(f"  {what}" for what in check.left_out)]
     return "\n".join([*lines, "", _outcome(check, found)])
 
 
@@ -169,7 +169,8 @@ def _part_lines(part: Part) -> list[str]:
     if part.exploration is not None:
         if part.exploration.inconclusive:
             return [f"{head}: nothing can be said: {part.exploration.inconclusive}"]
-        return [f"{head}: {coverage_lines(part.exploration)[0]}"]
+        untried = "" if part.exploration.judged else "the budget ended before any of them was tried (--budget): "
+        return [f"{head}: {untried}{coverage_lines(part.exploration)[0]}"]
     if part.search is not None:
         return [f"{head}: {part.search.describe().splitlines()[0].partition(': ')[2]}"]
     good = sum(case.verdict.outcome == "PASS" for case in part.cases)

@@ -108,9 +108,9 @@ def _shortest(number: float) -> str:
 
 def _lost(causes: list[Finding]) -> list[str]:
     """One line per component and comparison; ranks of one component share it, shown by the first one's digests."""
-    lines = []
+    lines = [f"lost later: {finding.message}" for finding in causes if finding.late][:1]
     groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in causes:
+    for finding in (finding for finding in causes if not finding.late):
         groups.setdefault((finding.component, _place(finding)), []).append(finding)
     for (component, where), findings in groups.items():
         first = findings[0]

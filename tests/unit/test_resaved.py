@@ -36,6 +36,29 @@ def test_what_undisturbed_runs_agree_on_is_usual(run):
 
 
 @pytest.mark.parametrize(
+    ("operations", "fault"),
+    [
+        ([("rename", "c.tmp", "c")], "sigkill all ranks at step 6 attempt 1"),
+        ([("link", "c.tmp", "c")], "sigkill all ranks at step 6 attempt 1"),
+        ([("rename", "d.tmp", "d")], "sigkill all ranks at step 6 attempt 1"),  # a directory
+        ([("open", "c.tmp", None), ("rename", "c.tmp", "c")], ""),  # written anew
+        ([("unlink", "c.tmp", None), ("rename", "c.tmp", "c")], ""),
+        ([("rename", "e.tmp", "e")], ""),  # made in this attempt
+        ([("rename", "c.tmp", "c.old"), ("rename", "c.old", "f")], "sigkill all ranks at step 6 attempt 1"),
+    ],
+)
+def test_a_leftover_that_is_given_another_name_is_unusual_too(run, operations, fault):
+    directory = run({}, {})
+    folder = directory.attempt(1)
+    files = {"event": "files", "moment": "begin", "files": {"c.tmp": [4, "x"], "d.tmp/shard": [4, "x"]}}
+    (folder / "attempt.jsonl").write_text(json.dumps(files) + "\n")
+    lines = [{"event": "mark", "rank": 0, "what": "batch", "step": 5}]
+    lines += [{"event": "operation", "operation": name, "path": path, "to": to} for name, path, to in operations]
+    (folder / "operations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert kill_after_unusual_save(directory, 1, {}) == fault
+
+
+@pytest.mark.parametrize(
     ("saves", "fault"),
     [
         ({6: [[10, "b"]], 9: [[10, "c"]]}, ""),

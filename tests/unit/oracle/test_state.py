@@ -182,6 +182,22 @@ def test_what_goes_wrong_after_a_good_load_is_found_at_the_next_save_or_at_the_e
     assert "(nor are model, optimizer)" in finding.message
 
 
+def test_what_one_rank_has_lost_explains_what_goes_wrong_on_the_others():
+    run = killed_and_resumed()
+    said(run, 1, 1, "state", moment="load")["digests"]["rng.torch"] = "x"
+    said(run, 1, 0, "state", moment="save", step=20)["digests"] |= {"model": "x", "optimizer": "x"}
+    finding = only(state(run, baseline()), "state-lost")
+    assert (finding.component, finding.rank, finding.late) == ("rng.torch", 1, False)
+
+
+def test_of_what_goes_wrong_later_on_several_ranks_the_first_cause_is_named():
+    run = killed_and_resumed()
+    for rank, component in ((0, "optimizer"), (1, "data")):
+        said(run, 1, rank, "state", moment="save", step=20)["digests"][component] = "x"
+    finding = only(state(run, baseline()), "state-lost")
+    assert (finding.component, finding.rank, finding.late) == ("data", 1, True)
+
+
 def test_a_plainer_job_has_other_digests_and_is_not_compared():
     run = killed_and_resumed(compare_with="plain")
     said(run, 1, 1, "state", moment="end")["digests"]["model"] = "x"

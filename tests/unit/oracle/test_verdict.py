@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -77,6 +78,14 @@ def test_a_divergence_takes_its_component_from_the_state_that_was_lost():
     outcome, findings, component = decide([later, lost, diverged])
     assert (outcome, findings[0], component) == ("FAIL", diverged, "rng.python")
     assert decide([diverged])[2] == "none"
+
+
+def test_wrong_samples_are_no_matter_of_what_was_wrong_later():
+    late = fail("state-lost", "state", "x", component="optimizer", attempt=1, late=True)
+    samples = fail("diverged", "data", "x", component="data", attempt=1)
+    assert decide([late, samples])[2] == "data"
+    assert decide([late, fail("diverged", "loss", "x", attempt=1)])[2] == "optimizer"
+    assert decide([replace(late, component="rng.torch", late=False), samples])[2] == "rng.torch"
 
 
 def test_state_that_was_lost_after_the_divergence_did_not_cause_it():
