@@ -251,11 +251,20 @@ def _cause_of_kills(statement: _Statement, trace: Trace, order: Order) -> Cause:
         text = f"nothing that was saved is whole before {missing or 'the end of the save'}"
     elif not awaited:
         text = f"nothing that was saved is whole after {phrase(first, trace)}"
+    elif _is_in_place(first, awaited, trace):
+        text = f"{general(first.path)} is written in place: {phrase(first, trace)} comes before {missing}"
     elif all(op.rank == first.rank or order.enforced((first.rank, first.index), (op.rank, op.index)) for op in awaited):
         text = f"{phrase(first, trace)} comes before {missing}"
     else:
         sort, text = "order", f"{phrase(first, trace)} does not wait for {missing}"
     return _cause(sort, text, statement, first or within, missing)
+
+
+def _is_in_place(first: Operation, awaited: Sequence[Operation], trace: Trace) -> bool:
+    """Whether a file is changed under the name that it keeps, and the change is not yet complete."""
+    same = all(op.path == first.path and op.operation in ("write", "truncate") for op in awaited)
+    kept = not any(op.operation in ("rename", "unlink") and op.path == first.path and op.n > first.n for op in trace.operations)
+    return same and kept and first.operation in ("open", "write", "truncate")
 
 
 # -- power cuts ----------------------------------------------------------------------------------------------------------
@@ -365,7 +374,7 @@ def _sync(what: str, operation: Operation, path: str, trace: Trace) -> str:
             begun = event.n == operation.n
         elif event.operation == "rename" and event.to and (path == event.path or path.startswith(event.path + "/")):
             path = event.to + path.removeprefix(event.path)
-        elif event.operation == "fsync" and event.path == path:
+        elif event.operation == "fsync" and event.path == path and event.call != "sync_file_range":  # no promise of anything
             return f"the {what} comes too late"
     return f"no {what}"
 
@@ -438,4 +447,6 @@ def _listed(texts: Sequence[str]) -> str:
 def general(text: str) -> str:
     """A text in which numbers of steps and drawn names are left open."""
     text = re.sub(r"\.\d+-[0-9a-f]{8}(?=\.)", ".*", text)
+    # Of small numbers those that stand in the name of a checkpoint (step-6.pt, epoch=0-step=8.ckpt, checkpoint-4/model.pt).
+    text = re.sub(r"(?<![^\s(])[A-Za-z][\w.=-]*", lambda name: re.sub(r"(?<=[-_=])\d+(?=$|[-_.=])", "*", name[0]), text)
     return re.sub(r"\d{3,}", "*", text)

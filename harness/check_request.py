@@ -5,6 +5,7 @@ Responsible for: the job that is checked by default, and what can be wrong with 
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
@@ -151,6 +152,8 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
         if options.get("resume_command") is not None:
             workload["resume_command"] = _words(options["resume_command"], "--resume-command", problems)
         workload |= _loss_log(options, problems)
+        if verb == "check":
+            problems += _without_directory(command)
         if options["defect"]:
             problems.append("--defect plants a defect in the reference trainer; expected --reference FORMAT with it")
     else:
@@ -172,6 +175,15 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
     launch = "cold" if command else "warm"
     facts = {"name": name, "workload": workload, "world_sizes": (ranks,), "seed": seed, "launch": launch} | tolerance
     return Scenario.build(facts)
+
+
+def _without_directory(command: Sequence[str]) -> list[str]:
+    """Every case needs a checkpoint directory of its own: one that all share would be resumed from by all."""
+    if any("{ckpt}" in word for word in command):
+        return []
+    near = [name for word in command for name in re.findall(r"{(\w+)}", word) if difflib.get_close_matches(name, ["ckpt"])]
+    found = f"; found {{{near[0]}}}" if near else ""
+    return [f"the command has no {{ckpt}}{found}; expected it where the trainer takes its checkpoint directory: --out {{ckpt}}"]
 
 
 def _loss_log(options: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ def test_a_file_that_is_overwritten_in_place(explored, repeat):
     cause, unsynced = exploration.causes
     assert (cause.sort, cause.kind, cause.component) == ("gap", "last-good-lost", "checkpoint-files")
     assert (cause.operation, cause.rank, cause.file) == ("open", 0, "checkpoint.pt")
-    assert cause.text == "rank 0's open of checkpoint.pt comes before rank 0's last write of checkpoint.pt"
+    assert cause.text == (
+        "checkpoint.pt is written in place: rank 0's open of checkpoint.pt comes before rank 0's last write of checkpoint.pt"
+    )
     assert (unsynced.sort, unsynced.kind) == ("durability", "not-durable")
     assert repeat(cause).kind == "last-good-lost"

@@ -47,7 +47,7 @@ def command(script, ranks):
         fails("hf_trainer", TORN, reason=HF_TORN),
         fails("hf_trainer --save-total-limit 1", TORN, reason=HF_TORN),
         fails("hf_trainer --save-only-model", TORN, OPTIMIZER, reason="save_only_model goes on with a new optimizer, silently"),
-        fails("accelerate_state", TORN, DATA, reason=f"{ACCELERATE_TORN}; the order of a shuffled epoch is drawn anew"),
+        fails("accelerate_state", TORN, RNG, reason=f"{ACCELERATE_TORN}; the order of a shuffled epoch is drawn anew"),
         fails("accelerate_state --seedable-sampler", TORN, RNG, reason=f"{ACCELERATE_TORN}; the loader draws after the restore"),
         fails("lightning_fit", DATA, reason="a plain DataLoader begins its epoch again in the middle of it"),
         fails("lightning_fit --stateful", RNG, reason="no generator is saved or restored"),

@@ -279,6 +279,16 @@ def test_a_sync_in_the_next_save_is_none():
     assert cause.missing == "the content of a by rank 0 (no fsync of the file)"
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_file_that_is_changed_under_its_own_name_is_said_to_be(moved):
+    trace = trace_of((0, "open", "a"), (0, "write", "a"), (0, "truncate", "a"), *([(0, "rename", "a", "b")] if moved else []))
+    order = Order.learn([trace])
+    failing = kills(trace, order, lambda done: "last-good-lost" if "open a" in done and "truncate a" not in done else "")
+    (cause,) = find_causes(failing, trace, order)
+    plain = "rank 0's open of a comes before rank 0's truncate of a"
+    assert cause.text == (plain if moved else f"a is written in place: {plain}")
+
+
 def test_the_same_loss_on_several_ranks_is_one_cause():
     powers = [cut_power(SHARDS, (3, 2), (unsynced(rank, SHARDS.events[place]),), "lost-work") for rank, place in ((0, 0), (1, 2))]
     (cause,) = find_causes([*kills(SHARDS, BY_LUCK, lambda done: ""), *powers], SHARDS, BY_LUCK)
@@ -336,6 +346,10 @@ def test_a_missing_sync_that_no_cut_shows(expected, missing):
 def test_numbers_of_steps_and_drawn_names_are_left_open():
     assert general("step-00000012.pt.4711-0a1b2c3d.tmp") == "step-*.pt.*.tmp"
     assert general("step-00000012/rank1.bin") == "step-*/rank1.bin"
+    assert general("rank 0's rename of step-6.pt") == "rank 0's rename of step-*.pt"
+    assert general("the content of checkpoint-4/shard-1.pt by rank 10") == "the content of checkpoint-*/shard-1.pt by rank 10"
+    assert general("(when epoch=0-step=8.ckpt had been reported)") == "(when epoch=*-step=*.ckpt had been reported)"
+    assert general("rank1.bin and ckpt2 and v-1a") == "rank1.bin and ckpt2 and v-1a"
 
 
 def test_an_operation_in_words():

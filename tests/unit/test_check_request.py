@@ -83,8 +83,14 @@ def test_what_is_wrong_is_said(options, problem):
     assert list(problems_of(**options)) == [problem]
 
 
+@pytest.mark.parametrize(("word", "found"), [("myckpt", ""), ("{chkpt}", "; found {chkpt}"), ("{a: 1}", "")])
+def test_a_command_must_take_a_checkpoint_directory(word, found):
+    (problem,) = problems_of(command=("python", "train.py", word))
+    assert problem.startswith(f"the command has no {{ckpt}}{found}; expected it where")
+
+
 def test_world_sizes_need_a_command_that_can_be_told():
-    (problem,) = problems_of(command=("python", "train.py"), world_sizes="4")
+    (problem,) = problems_of(command=("python", "train.py", "{ckpt}"), world_sizes="4")
     assert "the command has no {world_size}" in problem
 
 
