@@ -121,7 +121,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Check:
-    """What came of a check, how many seconds the recording and all of it took, and what was left out, in words."""
+    """What came of a check.
+
+    Attributes:
+        request: what was asked for.
+        parts: in the order in which they were run.
+        recording_s: seconds that the uninterrupted runs took; `took_s` that all of it did.
+        recordings: of the job.
+        left_out: what was left out, in words.
+        steps: updates of the uninterrupted run, where its log was read.
+    """
 
     request: Request
     parts: tuple[Part, ...]
@@ -129,6 +138,7 @@ class Check:
     took_s: float
     recordings: Recordings | None = field(default=None, repr=False)
     left_out: Sequence[str] = ()
+    steps: int | None = None
 
     @property
     def outcome(self) -> str:

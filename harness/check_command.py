@@ -38,6 +38,8 @@ _LEAST_STATES = 6
 FIRST_DEADLINE_S = 600.0
 _LEAST_DEADLINE_S, _DEADLINE_FACTOR = 60.0, 5.0
 _MEMORY_SHARE = 0.9
+# A case that is still to end within the budget: two launches, each as long as the uninterrupted run; of a short budget a share.
+_LAUNCHES_OF_A_CASE, _MOST_MARGIN = 2, 0.25
 # Undisturbed runs, started as they stand, that a case with other data takes; and the case.
 _OVERFLOW_RUNS = 3
 NEVER_RESUMED = (
@@ -66,7 +68,10 @@ def check_command(request: Request, bench: Workbench, folder: Path, say: Say, pr
     patient = request.scenario.model_copy(update={"deadline_s": FIRST_DEADLINE_S})
     started = choose_launch(patient, bench, request.launch)
     say(started.text)
-    deadline_s = max(_LEAST_DEADLINE_S, _DEADLINE_FACTOR * _took_s(started.golden))
+    took_s = _took_s(started.golden)
+    deadline_s = max(_LEAST_DEADLINE_S, _DEADLINE_FACTOR * took_s)
+    if until is not None and request.budget_s is not None:  # what has been started is not cut short
+        until -= min(_MOST_MARGIN * request.budget_s, _LAUNCHES_OF_A_CASE * took_s)
     scenario = started.scenario.model_copy(update={"deadline_s": deadline_s})
     bench = replace(started.bench, runs=folder / "cases")
     shared = _Shared(
@@ -75,7 +80,9 @@ def check_command(request: Request, bench: Workbench, folder: Path, say: Say, pr
     golden_s = time.monotonic() - began
     parts = list(shared.all())
     _tidy(parts)
-    return Check(shared.request, tuple(parts), golden_s, time.monotonic() - began, shared.recordings, shared.left_out)
+    return Check(
+        shared.request, tuple(parts), golden_s, time.monotonic() - began, shared.recordings, shared.left_out, shared.job.steps
+    )
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def check_json(command: Sequence[str], check: Check) -> dict[str, Any]:
         "command": list(command),
         "seed": check.request.scenario.seed,
         "baseline": {
-            "steps": getattr(check.request.scenario.workload, "steps", None),
+            "steps": check.steps or getattr(check.request.scenario.workload, "steps", None),
             "deterministic": not any(exploration.inconclusive for exploration in explorations),
         },
         "summary": {**counts, "cases_per_min": 60 * len(cases) / check.took_s if check.took_s else None},
