@@ -46,7 +46,7 @@ class Workbench:
     def launcher(self, scenario: Scenario) -> Launcher:
         """How the ranks of a scenario are started."""
         if scenario.launch != "warm":
-            return ColdLaunch()
+            return ColdLaunch(self.warm.temporary)
         foreign = isinstance(scenario.workload, Command) and scenario.workload.probe
         return replace(self.warm, modules=(*SCRIPT_MODULES, *self.modules)) if foreign else self.warm
 
