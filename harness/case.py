@@ -5,7 +5,9 @@ Responsible for: the order of things. Each thing is done elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import itertools
 import json
 import shutil
 import sys
@@ -19,7 +21,7 @@ from harness.launch.cold import ColdLaunch
 from harness.launch.connection import Launcher
 from harness.launch.warm import SCRIPT_MODULES, WarmLaunch
 from harness.oracle.verdict import Verdict
-from harness.plan import make_plan
+from harness.plan import Plan, make_plan
 from harness.scenario import Command, Scenario
 from harness.store import RunDirectory, read_baseline, read_run
 from harness.supervisor import run_attempts
@@ -44,7 +46,7 @@ class Workbench:
     def launcher(self, scenario: Scenario) -> Launcher:
         """How the ranks of a scenario are started."""
         if scenario.launch != "warm":
-            return ColdLaunch()
+            return ColdLaunch(self.warm.temporary)
         foreign = isinstance(scenario.workload, Command) and scenario.workload.probe
         return replace(self.warm, modules=(*SCRIPT_MODULES, *self.modules)) if foreign else self.warm
 
@@ -67,7 +69,7 @@ def run_case(scenario: Scenario, bench: Workbench) -> tuple[Verdict, RunDirector
     """
     check_environment(scenario)
     plan = make_plan(scenario)
-    directory = RunDirectory.create(_free_name(bench.runs, scenario.name), plan)
+    directory = _new_directory(bench.runs, plan)
     _, golden = baseline.obtain(scenario, bench.baselines, bench.launcher(baseline.golden_scenario(scenario)))
     shutil.copytree(golden, directory.golden)
     run_attempts(plan, directory, bench.launcher(scenario))
@@ -100,12 +102,11 @@ def judge_stored(path: Path) -> Verdict:
     return verdict
 
 
-def _free_name(runs: Path, name: str) -> Path:
-    """A run directory that does not exist yet: the case's name, numbered where it is taken."""
+def _new_directory(runs: Path, plan: Plan) -> RunDirectory:
+    """A run directory of its own: the case's name, numbered where it is taken, be it by another process at this moment."""
     runs.mkdir(parents=True, exist_ok=True)
-    number = 1
-    path = runs / name
-    while path.exists():
-        number += 1
-        path = runs / f"{name}.{number}"
-    return path
+    for number in itertools.count(1):
+        name = plan.scenario.name if number == 1 else f"{plan.scenario.name}.{number}"
+        with contextlib.suppress(FileExistsError):
+            return RunDirectory.create(runs / name, plan)
+    raise AssertionError  # there is always a next number

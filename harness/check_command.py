@@ -54,7 +54,7 @@ def check_command(request: Request, bench: Workbench, folder: Path, say: Say, pr
     Args:
         request: what is asked for; its workload is a command.
         bench: where cases are run.
-        folder: where recordings and run directories go; made, and must not exist.
+        folder: where recordings and run directories go; nothing else may be in it.
         say: is told of each part that begins.
         progress: as for `harness.explore.explore`.
 
@@ -205,11 +205,11 @@ class _Shared:
         if self.request.interleave and self.job.ranks > 1:
             for window in windows:
                 if not self._over(f"interleavings of {window.name}"):
-                    yield replace(parts.interleaved(window), stated=True)
+                    yield self._stated(parts.interleaved(window))
         if self.request.damage and not self._over("every damage at rest"):
             yield replace(parts.damaged(), stated=True)
         if self.request.errors and not self._over("an error of each operation"):
-            yield from (replace(part, stated=True) for part in parts.failing_operations())
+            yield from map(self._stated, parts.failing_operations())
         if self.request.power in ("real", "both"):
             yield from (parts.cut_for_real(window) for window in windows)
         if self.request.recovery and windows and not self._over("crash points of the recovery"):
@@ -266,6 +266,9 @@ class _Shared:
         found = part.exploration
         if found is not None and (count := found.left_out + found.not_asked):
             self.left_out.append(f"{part.name}: {count} of {count + len(found.judged)} distinct states (a sample)")
+        elif found is None and part.left_out:
+            some = f": {part.left_out} of {part.left_out + len(part.cases)} cases" if part.cases else ""
+            self.left_out.append(part.name + some)
         return replace(part, stated=True)
 
     def _limit(self, share: float) -> int | None:

@@ -6,8 +6,11 @@ machine that cannot do it, 130 interrupted.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,8 +153,8 @@ def check_command(out: Path, json_file: Path | None, junit_file: Path | None, su
     session = Session.new()
     try:
         bench = Workbench(out.resolve(), out.resolve() / "baselines", session.warm())
-        with Ticker() as ticker:
-            found = run(request, bench, _free(out.resolve(), request.scenario.name), ticker.part, ticker.tick)
+        with _folder(out.resolve(), request.scenario.name) as folder, Ticker() as ticker:
+            found = run(request, bench, folder, ticker.part, ticker.tick)
     finally:
         session.close()
     click.echo(findings.text(found) if options["command"] else check_text(found))
@@ -194,7 +197,8 @@ def trace_command(json_file: Path | None, out: Path, once: bool, **options: Any)
     session = Session.new()
     try:
         bench = Workbench(out.resolve(), out.resolve() / "baselines", session.warm())
-        found = trace_job(scenario, bench, _free(out.resolve(), scenario.name), once=once)
+        with _folder(out.resolve(), scenario.name) as folder:
+            found = trace_job(scenario, bench, folder, once=once)
     finally:
         session.close()
     click.echo(trace_text(found))
@@ -312,13 +316,21 @@ def _exit_code(verdict: Verdict) -> int:
     return _EXITS[verdict.outcome]
 
 
-def _free(out: Path, name: str) -> Path:
-    """A folder that does not exist yet: the name, numbered where it is taken."""
-    number, path = 1, out / name
-    while path.exists():
-        number += 1
-        path = out / f"{name}.{number}"
-    return path
+@contextlib.contextmanager
+def _folder(out: Path, name: str) -> Iterator[Path]:
+    """A new folder: the name, numbered where it is taken. It is removed again where nothing was put into it."""
+    for number in itertools.count(1):
+        path = out / (name if number == 1 else f"{name}.{number}")
+        try:
+            path.mkdir(parents=True)  # made at once: another command may look for a free name at this moment
+            break
+        except FileExistsError:
+            continue
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(OSError):
+            path.rmdir()
 
 
 def _writable(folder: Path) -> None:

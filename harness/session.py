@@ -1,14 +1,13 @@
 """What the processes of one session share: a short directory for the warm server's socket, and an end to it.
 
-Responsible for: naming, making and removing that directory, and telling the warm server to leave. A session is one pytest
-run with all its workers, or one `harness` command.
+Responsible for: making and removing that directory, and telling the warm server to leave. A session is one pytest run with all
+its workers, or one `harness` command. What a killed one leaves, the next one removes (`harness.launch.folder`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import socket
 import tempfile
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import UsageError
+from harness.launch import folder
 from harness.launch.warm import WarmLaunch
 
 _GOODBYE_S = 10.0
@@ -37,12 +37,13 @@ class Session:
     def new(cls) -> Session:
         """A session of this process. Nothing is made yet."""
         # A socket's name has room for 107 bytes, so this does not lie in the run directory.
-        name = f"harness-{os.getpid()}-{secrets.token_hex(4)}"
-        return cls(Path(tempfile.gettempdir()) / name, os.getpid())
+        return cls(Path(tempfile.gettempdir()) / folder.new_name(), os.getpid())
 
     def warm(self) -> WarmLaunch:
-        """The session's warm launch; makes the directory, readable by this user only."""
-        self.directory.mkdir(mode=0o700, exist_ok=True)
+        """The session's warm launch; makes the directory, readable by this user only, and removes what killed ones left."""
+        if not self.directory.exists():
+            folder.sweep(self.directory.parent)
+        folder.hold(self.directory)
         if self.directory.stat().st_uid != os.getuid():
             raise UsageError(
                 [f"{self.directory} belongs to another user; expected a directory of one's own. Set TMPDIR elsewhere"]
@@ -59,3 +60,4 @@ class Session:
                 connection.send(b"quit")
                 connection.recv(1)  # end of file: the server has gone
         shutil.rmtree(self.directory, ignore_errors=True)
+        folder.let_go(self.directory)

@@ -69,7 +69,7 @@ def trace_job(scenario: Scenario, bench: Workbench, folder: Path, *, once: bool)
     Args:
         scenario: the job.
         bench: where it runs.
-        folder: where the recordings go.
+        folder: where the recordings go; nothing else may be in it.
         once: do not run it again to learn which order of the ranks is enforced.
 
     Raises:

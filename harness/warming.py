@@ -12,7 +12,6 @@ from pathlib import Path
 
 from harness import baseline
 from harness.case import Workbench, check_environment
-from harness.launch.cold import ColdLaunch
 from harness.launch.command import fill
 from harness.launch.connection import Launcher
 from harness.launch.understood import why_cold
@@ -57,7 +56,7 @@ def choose_launch(scenario: Scenario, bench: Workbench, launch: str = "auto") ->
     why = "it was asked for" if launch == "cold" else why_cold([fill(word, values) for word in workload.command])
     why = "its losses are read from a log" if workload.loss_log else why
     again = None if why else lambda folder: _preloaded(scenario, bench, folder)
-    found, folder = baseline.obtain(cold, bench.baselines, ColdLaunch(), again)
+    found, folder = baseline.obtain(cold, bench.baselines, bench.launcher(cold), again)
     why = why or ("" if launch == "warm" else found.other_launch)
     if why:
         return Started(cold, bench, f"every run is started as it stands: {why}", found, folder)

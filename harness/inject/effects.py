@@ -3,12 +3,16 @@
 Fault model: a call that is cut in the middle has landed its first k bytes, in order, at the offset where the process
 would have written them (the open file and its offset are shared); a call that is killed *after* has happened entirely
 although its process never sees the result.
-Not covered: `fallocate` with flags, `renameat2` with other flags than the two known ones, `fchmodat2`: those raise
-`CannotPerformError`, the call is let through, and the fault counts as not fired.
+Not covered: an address in memory that O_DIRECT refuses (what is done here is done from an aligned one). `fallocate` with flags,
+`renameat2` with other flags than the two known ones, `fchmodat2`: those raise `CannotPerformError`, the call is let through,
+and the fault counts as not fired.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import mmap
 import os
 from collections.abc import Callable, Iterator
 
@@ -94,17 +98,45 @@ def _write(operation: Operation, limit_bytes: int, witness: Witness) -> int:
         if call.name == "copy_file_range" and arguments[3]:
             offset = kernel.read_number(operation.pid, arguments[3])
         witness.writes_at(os.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset)
-        for piece in _pieces(operation, limit_bytes):
-            done = _write_piece(fd, piece, None if offset is None else offset + written, first=not written)
-            witness.data(piece[:done])
-            written += done
-            if done < len(piece):
-                break
+        with _past_the_cache(operation, fd, limit_bytes) as direct:
+            for piece in _pieces(operation, limit_bytes):
+                source = _aligned(piece) if direct else memoryview(piece)
+                done = _write_piece(fd, source, None if offset is None else offset + written, first=not written)
+                witness.data(piece[:done])
+                written += done
+                if done < len(piece):
+                    break
         if call.name == "copy_file_range" and arguments[3] and offset is not None:
             kernel.write_number(operation.pid, arguments[3], offset + written)
     finally:
         os.close(fd)
     return written
+
+
+@contextlib.contextmanager
+def _past_the_cache(operation: Operation, fd: int, limit_bytes: int) -> Iterator[bool]:
+    """Whether what is written must be aligned in memory, and in its length: the file is open with O_DIRECT.
+
+    A torn write has any length, and so have the pieces that come out of another file: they go through the cache. The flag belongs
+    to the open file, which the process shares; its call waits meanwhile, and every other write to the file waits for us.
+    """
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    direct = bool(flags & os.O_DIRECT)
+    if not direct or (operation.call.data and limit_bytes >= operation.size_bytes):
+        yield direct
+        return
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+    try:
+        yield False
+    finally:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+
+
+def _aligned(piece: bytes) -> memoryview:
+    """The same bytes at the beginning of a page."""
+    pages = mmap.mmap(-1, max(1, len(piece)))
+    pages[: len(piece)] = piece
+    return memoryview(pages)[: len(piece)]
 
 
 def _pieces(operation: Operation, limit_bytes: int) -> Iterator[bytes]:
@@ -129,7 +161,7 @@ def _pieces(operation: Operation, limit_bytes: int) -> Iterator[bytes]:
         os.close(fd)
 
 
-def _write_piece(fd: int, piece: bytes, offset: int | None, *, first: bool) -> int:
+def _write_piece(fd: int, piece: memoryview, offset: int | None, *, first: bool) -> int:
     """Bytes that landed. Raises: OSError if none of the whole call did; after that an error ends the call, as in the kernel."""
     done = 0
     while done < len(piece):

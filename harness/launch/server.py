@@ -21,6 +21,7 @@ import traceback
 from pathlib import Path
 
 from harness.inject import kernel
+from harness.launch import folder
 from harness.launch.keeper import Keeper
 from harness.launch.warm import PAGES
 
@@ -100,6 +101,7 @@ def main() -> None:
     """The program."""
     path, owner, ready, *modules = sys.argv[1:]
     owner_fd = os.pidfd_open(int(owner))
+    folder.hold(Path(path).parent)  # and with it the ranks, which inherit the lock
     os.setsid()
     for name in PAGES:
         os.environ.pop(name, None)
@@ -115,7 +117,8 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(path)
         listening.listen(64)
-        os.write(int(ready), b"ready")
+        with contextlib.suppress(BrokenPipeError):  # whoever asked was killed meanwhile; the owner may be there
+            os.write(int(ready), b"ready")
         os.close(int(ready))
         serve(listening, owner_fd)
     # The owner is gone without a goodbye, so nobody else removes what the session shared.

@@ -61,6 +61,11 @@ class WarmLaunch:
             return self.session / "warm"
         return self.session / f"warm-{hashlib.sha256(' '.join(self.modules).encode()).hexdigest()[:12]}"
 
+    @property
+    def temporary(self) -> Path:
+        """Where all ranks of the session put temporary files; what killed ones leave goes with the session."""
+        return self.session / "tmp"
+
     def connect(self) -> Connection:
         """A connection to a new keeper.
 

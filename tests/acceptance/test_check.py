@@ -53,6 +53,24 @@ def test_a_budget_that_is_too_short_is_said_and_is_no_pass(tmp_path):
     assert "the budget was used up (--budget)" in done.stdout
 
 
+def test_two_checks_of_one_job_at_once_have_a_folder_each(tmp_path):
+    options = (*SMALL, "--crash-points", "1", "--power-cut", "none")
+    words = [sys.executable, "-m", "harness.cli", "check", "--reference", "single", *options]
+    both = [subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
+    said = [one.communicate(timeout=DEADLINE_S)[0] for one in both]
+    assert [one.returncode for one in both] == [0, 0], said
+    assert len(list((tmp_path / "runs").glob("*/recorded-00"))) == 2
+
+
+def test_a_check_that_could_not_begin_leaves_no_folder(tmp_path):
+    done = harness(tmp_path, "trace", "--once", "--", sys.executable, "-c", "")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert list((tmp_path / "runs").glob("*/recorded-00")) != []  # it was run, and that is kept
+    missing = harness(tmp_path, "trace", "--once", "--", "no-such-program")
+    assert missing.returncode == 2, missing.stdout + missing.stderr
+    assert [path.name for path in (tmp_path / "runs").iterdir() if not any(path.iterdir())] == []
+
+
 @pytest.mark.parametrize(
     ("words", "texts"),
     [

@@ -31,6 +31,36 @@ def test_exactly_the_first_bytes_of_a_torn_write_land(tmp_path, call, position, 
     assert run.attempts[0].of("fired")[0]["bytes_landed"] == landed
 
 
+# Memory that is aligned as O_DIRECT wants it. A file system that knows no O_DIRECT (tmpfs before Linux 6.6) has nothing to align.
+DIRECT = """
+import fcntl, mmap
+pages = mmap.mmap(-1, 8192); pages[:] = bytes(range(256)) * 32
+fd = attempt(os.open, 'data.tmp', os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+fd = os.open('data.tmp', os.O_WRONLY | os.O_CREAT) if fd == 'EINVAL' else fd
+flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+"""
+DIRECT_WRITES = {
+    "write": "os.write(fd, pages)",
+    "writev": "os.writev(fd, [memoryview(pages)[:4096], memoryview(pages)[4096:]])",
+    "pwrite": "os.pwrite(fd, pages, 0)",
+}
+
+
+@pytest.mark.parametrize(("position", "landed"), [("50%", 4096), ("last byte", 8191), ("byte 7", 7), ("100%", 8192)])
+@pytest.mark.parametrize("call", DIRECT_WRITES)
+def test_a_torn_write_past_the_cache_has_any_length(tmp_path, call, position, landed):
+    run = run_job(tmp_path, DIRECT + DIRECT_WRITES[call], f"sigkill any rank during write data.tmp at {position}")
+    assert kept(run, "data.tmp") == (bytes(range(256)) * 32)[:landed]
+    assert ending(run) == ("own-kill", None, "SIGKILL")
+    assert run.attempts[0].of("fired")[0]["bytes_landed"] == landed
+
+
+def test_a_short_write_past_the_cache_leaves_the_file_as_it_was_opened(tmp_path):
+    program = DIRECT + "say('value', value=[os.write(fd, pages), flags == fcntl.fcntl(fd, fcntl.F_GETFL)])"
+    run = run_job(tmp_path, program, "short-write any rank on write data.tmp at 50%")
+    assert said(run) == [[4096, True]]
+
+
 def said_nothing(run):
     return not run.attempts[0].ranks or not said(run)
 

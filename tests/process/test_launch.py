@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,10 +15,13 @@ import pytest
 from jobs import ending, kept, run_job, said
 
 from harness import supervisor
+from harness.launch.cold import ColdLaunch
+from harness.launch.folder import sweep
 from harness.scenario import job
 from harness.session import Session
 
 DEADLINE_S = 60.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def wait_for(condition, what):
@@ -171,7 +175,9 @@ def test_everything_dies_with_a_supervisor_that_gets_sigkill(tmp_path, launch):
     below, session = run_and_kill_the_supervisor(tmp_path, launch)
     assert len(below) >= 3  # a keeper and two ranks at least
     wait_for(lambda: not any(alive(pid) for pid in below), f"processes {below} to end")
-    wait_for(lambda: not session.exists(), "the session's directory to be removed") if launch == "warm" else session.rmdir()
+    if launch != "warm":  # no server was there to do it
+        sweep(session.parent)
+    wait_for(lambda: not session.exists(), "the session's directory to be removed")
 
 
 def alive(pid):
@@ -186,6 +192,88 @@ def command_line(process):
         return process.cmdline()
     except psutil.Error:  # it has ended meanwhile, or is a zombie of another test
         return []
+
+
+HOLDING = """
+import sys
+from dataclasses import replace
+from harness.session import Session
+warm = Session.new().warm()
+print(warm.session, flush=True)
+replace(warm, modules=tuple(sys.argv[1:])).connect() if sys.argv[1:] else sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def place():
+    """A place for sessions whose name is short: sockets are made below it."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def holding(folder, *modules):
+    """A process with a session, which ends with its input; or which waits for a warm server that imports these modules."""
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    words = [sys.executable, "-c", HOLDING, *modules]
+    process = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_what_a_killed_session_leaves_is_removed_by_the_next_one_and_nothing_else(tmp_path):
+    left, living = (holding(tmp_path) for _ in range(2))
+    others = [tmp_path / name for name in ("harness-1-0123abcd", "harness-bench-x", "harness-2-0123abcd.kept")]
+    for other in others:
+        other.mkdir()
+    (others[1] / "in-use").touch()
+    (others[2] / "in-use").touch()
+    pointed = tmp_path / "harness-3-0123abcd"
+    pointed.symlink_to(others[2])
+    left[0].kill()
+    left[0].wait()
+    new = holding(tmp_path)
+    assert not left[1].exists()
+    assert [path for path in (living[1], new[1], *others, pointed) if not path.exists()] == []
+    assert (others[2] / "in-use").exists()
+    for process, _ in (living, new):
+        process.communicate()
+    assert holding_ends_with_a_sweep(tmp_path, living[1], new[1])
+    left[0].stdin.close()
+    left[0].stdout.close()
+
+
+def holding_ends_with_a_sweep(folder, *left):
+    """A session that ends without its goodbye is swept as well."""
+    sweep(folder)
+    return not any(path.exists() for path in left)
+
+
+def test_a_session_that_is_killed_while_its_server_imports_leaves_nothing(place):
+    os.mkfifo(place / "go")
+    (place / "slow.py").write_text(f"open({str(place / 'importing')!r}, 'w'); open({str(place / 'go')!r}).read()")
+    process, session = holding(place, "slow")
+    wait_for((place / "importing").exists, "the server to import")
+    process.kill()
+    process.communicate()
+    sweep(place)
+    assert session.exists()  # the server needs it
+    (place / "go").write_text("")
+    wait_for(lambda: not session.exists(), "the session's directory to be removed")
+
+
+def test_what_killed_ranks_leave_among_temporary_files_goes_with_the_session(tmp_path, monkeypatch):
+    from harness.case import Workbench
+
+    session = Session.new()
+    launcher = Workbench(tmp_path, tmp_path, session.warm()).launcher(job("single", launch="cold"))
+    program = "import tempfile; say('value', value=tempfile.mkdtemp()); open('a', 'wb')"
+    monkeypatch.setattr("jobs.ColdLaunch", lambda: launcher)
+    left = Path(said(run_job(tmp_path, program, "sigkill all ranks before open a"))[0])
+    assert left.exists()
+    assert left.parent == session.directory / "tmp"
+    session.close()
+    assert not left.exists()
+    # Too long a name would leave no room for sockets in it: then it stays as the user has it.
+    assert ColdLaunch(tmp_path / ("x" * 80))._environment() is None
 
 
 def test_one_warm_server_serves_all_and_leaves_when_told():

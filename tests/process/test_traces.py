@@ -127,6 +127,27 @@ def test_every_kind_of_call_is_followed(tmp_path, bench):
     assert [op.data.size_bytes for op in trace.operations if op.path == "synced" and op.data] == [7]
 
 
+def test_writes_past_the_cache_are_followed(tmp_path, bench):
+    text = """
+    import mmap, os, sys
+    os.chdir(sys.argv[1])
+    pages = mmap.mmap(-1, 3 << 20); pages[:] = os.urandom(1 << 20) * 3
+    try:
+        fd = os.open("direct", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+    except OSError:  # a file system that knows no O_DIRECT
+        fd = os.open("direct", os.O_WRONLY | os.O_CREAT)
+    assert os.write(fd, pages) == 3 << 20
+    assert os.pwrite(fd, memoryview(pages)[:8192], 4096) == 8192
+    assert os.writev(fd, [memoryview(pages)[:4096], memoryview(pages)[4096:12288]]) == 12288
+    with open("source", "wb+") as source:
+        source.write(b"of any length"); source.flush()
+        assert os.sendfile(fd, source.fileno(), 0, 100) == 13
+    """
+    recordings = recorded(tmp_path, bench, text)
+    assert recordings.unseen == ()
+    assert [op.error for op in recordings.recorded.trace.operations if op.error] == []
+
+
 def test_a_sync_of_everything_makes_everything_durable(tmp_path, bench):
     text = """
         import os, sys

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from harness.case import Workbench
 from harness.causes import Cause, Judged
-from harness.check import Case, Check, Part, Request, worst
+from harness.check import Case, Check, Part, Parts, Request, worst
+from harness.check_command import _Shared
+from harness.check_plan import Job
 from harness.crash_states import CrashState, Enumeration
 from harness.explore import Exploration
 from harness.oracle.finding import fail
 from harness.oracle.verdict import Verdict
 from harness.report.exploration import check_json, check_text
 from harness.scenario import job
+from harness.trace import SaveWindow
 
 FAULT = "sigkill all ranks before rename step-2/manifest.json.tmp by rank 0 when others wait"
 
@@ -99,3 +106,21 @@ def test_cases_that_were_run_from_their_start():
     lines = check_text(checked(part)).splitlines()
     assert lines[:3] == ["FAIL interleavings of s: 1 of 2 cases resumed exactly", "  a note", "  held too"]
     assert checked(Part("x", left_out=1)).outcome == "INCONCLUSIVE"
+
+
+def test_no_recovery_is_recorded_once_the_budget_is_over(tmp_path, monkeypatch):
+    states = [SimpleNamespace(faults=(f"sigkill rank 0 before write {name}",)) for name in "ab"]
+    monkeypatch.setattr("harness.check.untidy_states", lambda *_: states)
+    monkeypatch.setattr("harness.check.exploring.record_recovery", lambda *_: pytest.fail("recorded, with no time left"))
+    recordings, heard = SimpleNamespace(points=lambda window: None), []
+    bench = Workbench(tmp_path, tmp_path, None)
+    parts = Parts(Request(job()), recordings, bench, tmp_path, 0.0, heard.append, lambda *_: None)
+    found = list(parts.recoveries(SaveWindow("s", 0, 1, None), None))
+    assert [(part.left_out, part.exploration) for part in found] == [(1, None), (1, None)]
+    assert [part.name for part in found] == heard
+    assert heard[0] == "crash points of the recovery after 'sigkill rank 0 before write a'"
+    assert list(tmp_path.iterdir()) == []
+    # A check of a command says it in its list of what was left out.
+    shared = _Shared(parts.request, bench, tmp_path, 0.0, heard.append, lambda *_: None, None, Job.of({}))
+    assert {shared._stated(part).outcome for part in found} == {"PASS"}
+    assert shared.left_out == heard
