@@ -113,7 +113,8 @@ def find_causes(judged: Sequence[Judged], trace: Trace, order: Order) -> list[Ca
     failing = [row for row in rows if row[1].verdict.outcome == "FAIL"]
     told = [row for row in failing if _is_told(row[1].verdict)]
     kills = [row for row in rows if row[0].survivors is None]
-    statements = _of_kills(kills, trace)
+    inexactly = [row for statement in inexact for row in statement.members if row[0].survivors is None]
+    statements = _of_kills(kills, inexactly, trace)
     lossless = {_place(state): statement for statement in statements for state, _ in statement.members}
     alike = {id(one): statement for statement in statements for _, one in statement.members}
     powers: list[tuple[CrashState, Judged]] = []
@@ -136,10 +137,18 @@ def _inexact(rows: Sequence[tuple[CrashState, Judged]]) -> list[_Statement]:
     if not resumed or not all(one.verdict.outcome == "FAIL" and weight_of(one.verdict.kind or "") <= _FELT for _, one in resumed):
         return []
     by_component: dict[str, list[tuple[CrashState, Judged]]] = {}
+
     # A log with a line for some steps only takes a resume before the first of them for a fresh start, which cannot go wrong.
     for row in [row for row in rows if row[1].verdict.outcome == "FAIL" and row[1].verdict.kind in FELT_IN_NUMBERS]:
         by_component.setdefault(row[1].verdict.component, []).append(row)
+    # What all have lost is no matter of where they were cut; what some have lost beside it is.
+    common = {component: members for component, members in by_component.items() if _have_lost(resumed, component)}
+    by_component = common or by_component
     return [_Statement(members=members) for members in by_component.values()]
+
+
+def _have_lost(rows: Sequence[tuple[CrashState, Judged]], component: str) -> bool:
+    return all(any(found.component == component for found in one.verdict.findings) for _, one in rows)
 
 
 def _cause_of_inexactness(statement: _Statement) -> Cause:
@@ -160,17 +169,26 @@ def _place(state: CrashState) -> tuple[Cut, int, int]:
 # -- kills ---------------------------------------------------------------------------------------------------------------
 
 
-def _of_kills(rows: Sequence[tuple[CrashState, Judged]], trace: Trace) -> list[_Statement]:
-    """The fewest statements that together hold of all failing kills, and of none that passes. Greedy: the widest first."""
+def _of_kills(
+    failing: Sequence[tuple[CrashState, Judged]], inexactly: Sequence[tuple[CrashState, Judged]], trace: Trace
+) -> list[_Statement]:
+    """The fewest statements that together hold of all failing kills, and of none that passes. Greedy: the widest first.
+
+    What resumes as inexactly as everything else does passes here: the save has done it no harm.
+    """
+    rows = [*failing, *inexactly]
     statements = []
-    for weight in sorted({weight_of(one.verdict.kind or "") for _, one in rows if one.verdict.outcome == "FAIL"}):
-        statements += _of_weight(rows, trace, weight)
+    for weight in sorted({weight_of(one.verdict.kind or "") for _, one in failing if one.verdict.outcome == "FAIL"}):
+        statements += _of_weight(rows, len(failing), trace, weight)
     return statements
 
 
-def _of_weight(rows: Sequence[tuple[CrashState, Judged]], trace: Trace, weight: int) -> list[_Statement]:
-    """The same for the failures of one weight: what leaves rubbish behind is another cause than what loses a checkpoint."""
-    harmed = [one.verdict.outcome == "FAIL" and not _is_told(one.verdict) for _, one in rows]
+def _of_weight(rows: Sequence[tuple[CrashState, Judged]], num: int, trace: Trace, weight: int) -> list[_Statement]:
+    """The same for the failures of one weight: what leaves rubbish behind is another cause than what loses a checkpoint.
+
+    Of the rows the first `num` may have been harmed.
+    """
+    harmed = [place < num and one.verdict.outcome == "FAIL" and not _is_told(one.verdict) for place, (_, one) in enumerate(rows)]
     fails = _bits(bad and weight_of(one.verdict.kind or "") == weight for bad, (_, one) in zip(harmed, rows, strict=True))
     passes = _bits(not bad and one.verdict.outcome != "INCONCLUSIVE" for bad, (_, one) in zip(harmed, rows, strict=True))
     statements: list[_Statement] = []

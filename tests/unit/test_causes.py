@@ -377,3 +377,18 @@ def test_a_resume_that_is_never_exact_is_one_cause_and_no_matter_of_operations()
     # One resume that is right shows that it does depend on the operations.
     found[0] = replace(found[0], verdict=replace(found[0].verdict, outcome="PASS", findings=()))
     assert "resume" not in {cause.sort for cause in find_causes(found, trace, Order.learn([trace]))}
+
+
+def test_what_some_resumes_have_lost_beside_it_has_a_cause_of_its_own():
+    trace = trace_of((0, "write", "a"), (0, "write", "b"), (0, "rename", "a", "c"))
+    order = Order.learn([trace])
+    found = []
+    for cut, done in cuts_of(trace, order):
+        more = ["optimizer"] if cut == (2,) else []  # after the write of b, before the rename
+        lost = tuple(fail("state-lost", "state", "it is so", component=component) for component in [*more, "rng.torch"])
+        verdict = Verdict("case", "", "FAIL", lost, lost[0].component, resumed_from=(4,))
+        found.append(replace(judged(state(trace, cut, done), "diverged"), verdict=verdict))
+    causes = {cause.component: cause for cause in find_causes(found, trace, order)}
+    assert (causes["rng.torch"].sort, causes["rng.torch"].num_states) == ("resume", 3)
+    assert (causes["optimizer"].sort, causes["optimizer"].num_states) == ("gap", 1)
+    assert causes["optimizer"].text == "rank 0's write of b comes before rank 0's rename of c"
