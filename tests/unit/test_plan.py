@@ -223,6 +223,17 @@ def test_line_ends_of_another_system_are_read(file, newline):
     [
         ("", ["unknown schema None; expected 'harness.plan/1'", "table [scenario] is missing", "table [workload] is missing"]),
         (VALID.replace("plan/1", "plan/2"), ["unknown schema 'harness.plan/2'; expected 'harness.plan/1'"]),
+        (
+            VALID.replace("plan/1", "plan/2").replace("seed = 3", "seed = -3") + "steps = 0\n[sceanrio]\n",
+            [
+                "unknown schema 'harness.plan/2'",
+                "unknown table 'sceanrio'",
+                "seed: input should be",
+                "workload.steps: input should",
+            ],
+        ),
+        (VALID + 'directory = "a\\u0000b"', ["workload.directory: extra inputs"]),
+        (VALID.replace("seed = 3", 'name = "../../x"'), ["name: expected a name for a folder"]),
         (VALID + "[sceanrio]\n", ["unknown table 'sceanrio'"]),
         (VALID + "[versions]\ntorch = 2.13", ["versions: found {'torch': 2.13}; expected a table of strings"]),
         ("versions = 'x'\n" + VALID, ["versions: found 'x'; expected a table of strings"]),
