@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from harness.check_request import parse_request
@@ -51,10 +53,10 @@ def test_a_command_has_a_budget_and_the_save_that_there_is():
 
 
 def test_what_a_command_may_be_given():
-    options = {"resume_command": "python 'my train.py' --resume", "tolerance": "1e-3", "python": "/usr/bin/python3"}
+    options = {"resume_command": "python 'my train.py' --resume", "tolerance": "1e-3", "python": sys.executable}
     request = asked(command=TRAIN, world_sizes="1, 4", **options)
     assert request.scenario.workload.resume_command == ("python", "my train.py", "--resume")
-    assert request.scenario.workload.python == "/usr/bin/python3"
+    assert request.scenario.workload.python == sys.executable
     assert (request.scenario.tolerance, request.world_sizes) == (1e-3, (1, 4))
 
 
@@ -76,6 +78,14 @@ def test_what_a_command_may_be_given():
         ({"command": TRAIN, "resume_command": " "}, "--resume-command is empty; expected a command"),
         ({"command": TRAIN, "world_sizes": "1,x"}, "--world-sizes x: expected numbers of ranks such as 1,4"),
         ({"format": "single", "seed": "99999999999"}, "--seed 99999999999: expected a whole number, at most 2147483648"),
+        (
+            {"command": TRAIN, "python": "/nonexist"},
+            "--python '/nonexist': does not exist or cannot be executed; expected an interpreter or its path",
+        ),
+        (
+            {"command": TRAIN, "python": ""},
+            "--python '': does not exist or cannot be executed; expected an interpreter or its path",
+        ),
         ({"format": "single", "python": "/usr/bin/python3"}, "--python is for a command; expected -- COMMAND … with it"),
     ],
 )
