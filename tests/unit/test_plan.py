@@ -228,8 +228,8 @@ def test_line_ends_of_another_system_are_read(file, newline):
             [
                 "unknown schema 'harness.plan/2'",
                 "unknown table 'sceanrio'",
-                "seed: input should be",
                 "workload.steps: input should",
+                "seed: input should be",
             ],
         ),
         (VALID + 'directory = "a\\u0000b"', ["workload.directory: extra inputs"]),
