@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
+from harness.case import check_environment
 from harness.check_request import parse_request
 from harness.errors import UsageError
+from harness.scenario import Scenario
 
 NOTHING = {
     "format": None,
@@ -101,3 +103,13 @@ def test_world_sizes_need_a_command_that_can_be_told():
 def test_everything_that_is_wrong_is_said_at_once():
     found = problems_of(command=TRAIN, tolerance="2", save="x", budget="soon")
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("command", [("true",), ("{python}", "train.py")])
+def test_an_interpreter_of_a_plan_that_does_not_exist_is_refused_whether_it_is_used_or_not(command):
+    scenario = Scenario.build({"workload": {"kind": "command", "command": command, "python": "/nonexist"}, "world_sizes": (1,)})
+    with pytest.raises(UsageError) as caught:
+        check_environment(scenario)
+    assert caught.value.problems == (
+        "python '/nonexist' does not exist or cannot be executed; expected an interpreter or its path",
+    )
