@@ -168,7 +168,23 @@ def _run_once(plan: Plan, path: Path, launcher: Launcher) -> dict[int, RankLog]:
         why = _why_not(attempt, logs, plan)
         # A foreign command that does not do its work undisturbed is the user's to mend; our own trainer is ours.
         raise UsageError([why]) if isinstance(plan.scenario.workload, Command) else LaunchError(why)
+    if why := other_number(workload, logs):
+        raise UsageError([why])
     return logs
+
+
+def other_number(workload: Reference | Command, logs: dict[int, RankLog]) -> str:
+    """Why a command's number of batches is not the one that was said, or "": each attempt would be taken for one that gave up."""
+    said = workload.steps if isinstance(workload, Command) else None
+    done = {end.get("batches") for log in logs.values() for end in log.of("end")}
+    if said is None or not done or done == {said}:
+        return ""
+    found = " or ".join(sorted(map(str, done)))
+    counted = "lines with a loss" if isinstance(workload, Command) and workload.loss_log else "batches"
+    return (
+        f"steps={said} was said, the uninterrupted run ended after {found} {counted}; expected the number that it does "
+        f"(steps={found}), no number, or a command that goes on to {said}"
+    )
 
 
 def _why_not(attempt: Path, logs: dict[int, RankLog], plan: Plan) -> str:
@@ -191,6 +207,8 @@ def _why_not(attempt: Path, logs: dict[int, RankLog], plan: Plan) -> str:
 
 
 def _no_step(workload: Reference | Command) -> str:
+    if isinstance(workload, Command) and not workload.probe and not workload.loss_log:
+        return _NO_LOG
     if not isinstance(workload, Command) or not workload.loss_log:
         return _NO_STEP
     where = "to its standard output or error" if workload.loss_log == "-" else f"to {workload.loss_log}"
@@ -200,6 +218,11 @@ def _no_step(workload: Reference | Command) -> str:
     )
 
 
+_NO_LOG = (
+    "the command ended with exit code 0, but wrote no event log, and nobody watched it, so there is nothing to compare; expected "
+    "probe=True in its Command (a PyTorch trainer is then watched from inside), loss_log and loss_regex (its losses are read "
+    "from what it prints), or a command that writes the event log by itself (docs/event-log.md)"
+)
 _NO_STEP = (
     "the command ended with exit code 0, but no training step of it was seen, so there is nothing to compare; expected Python "
     "processes that call backward() on a loss and step() of a torch.optim.Optimizer (python, torchrun, accelerate launch), or "

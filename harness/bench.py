@@ -18,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,12 @@ from harness import baseline, symptoms
 from harness.bench_crash import exploration_figures, trace_figures
 from harness.bench_probe import probe_figures
 from harness.case import Workbench, run_case
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
 from harness.inject import process
 from harness.inject.arming import Injector
 from harness.inject.gate import Gate
 from harness.inject.install import install
+from harness.interval import whole_number
 from harness.launch.connection import Launcher
 from harness.oracle.verdict import Verdict
 from harness.plan import make_plan, versions
@@ -46,6 +48,9 @@ SCHEMA = "harness.bench/1"
 _WRITES = 5_000
 _WRITE_BYTES = 100
 _SHOWN_FINDINGS = 3
+_MAX_CASES = 10_000
+_MAX_STATES = 1_000_000
+_MAX_WIDTH = 8192
 _WRITER = (
     "import os, sys, time\n"
     "fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o644)\n"
@@ -57,6 +62,40 @@ _WRITER = (
 
 Figures = dict[str, Any]
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for.
+
+    Attributes:
+        cases: warm cases to time.
+        cold_cases: cases through torchrun to time.
+        save_width: width of the model whose saves are timed.
+        states: crash states to explore; None for all of a save.
+    """
+
+    cases: int
+    cold_cases: int
+    save_width: int
+    states: int | None
+
+    @classmethod
+    def parse(cls, cases: str, cold_cases: str, save_width: str, states: str | None, problems: Sequence[str] = ()) -> Request:
+        """Reads the options as they were typed. Raises: UsageError with everything that is wrong with them, `problems` first."""
+        found = list(problems)
+        width = whole_number("--save-width", save_width, _MAX_WIDTH, found, least=8)
+        if width % 4:
+            found.append(f"--save-width: found {save_width!r}; expected a multiple of 4 (the attention heads)")
+        request = cls(
+            cases=whole_number("--cases", cases, _MAX_CASES, found),
+            cold_cases=whole_number("--cold-cases", cold_cases, _MAX_CASES, found),
+            save_width=width,
+            states=None if states is None else whole_number("--states", states, _MAX_STATES, found),
+        )
+        if found:
+            raise UsageError(found)
+        return request
 
 
 def measure(num_warm: int, num_cold: int, save_width: int, num_states: int | None, say: Say) -> Figures:

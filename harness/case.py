@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import baseline
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
 from harness.judge import judge
 from harness.launch.cold import ColdLaunch
 from harness.launch.connection import Launcher
@@ -84,6 +84,9 @@ def check_environment(scenario: Scenario) -> None:
         python = scenario.workload.python or sys.executable
         programs = sorted({python if words[0] == "{python}" else words[0] for words in commands})
         missing = [program for program in programs if shutil.which(program) is None]
+        if (given := scenario.workload.python) is not None and shutil.which(given) is None:
+            missing = [program for program in missing if program != given]
+            problems.append(f"python {given!r} does not exist or cannot be executed; expected an interpreter or its path")
         problems += [f"command {name!r} does not exist or cannot be executed; expected a program or its path" for name in missing]
         folder = scenario.workload.directory
         if folder is not None and not Path(folder).is_dir():
@@ -95,11 +98,32 @@ def check_environment(scenario: Scenario) -> None:
 
 
 def judge_stored(path: Path) -> Verdict:
-    """Judges a stored run, again if need be, and saves the verdict. Raises: UsageError if it is no run directory."""
-    run = read_run(path)
-    verdict = judge(run, read_baseline(run.directory.golden))
-    run.directory.verdict_file.write_text(json.dumps(verdict.to_json(), indent=1))
+    """Judges a stored run, again if need be, and saves the verdict.
+
+    Raises:
+        UsageError: it is no run directory.
+        HarnessError: the verdict could not be saved.
+    """
+    verdict = judge_again(path)
+    if problem := save_verdict(verdict, path):
+        raise HarnessError(problem)
     return verdict
+
+
+def judge_again(path: Path) -> Verdict:
+    """Judges a stored run, and changes nothing in it. Raises: UsageError if it is no run directory."""
+    run = read_run(path)
+    return judge(run, read_baseline(run.directory.golden))
+
+
+def save_verdict(verdict: Verdict, path: Path) -> str:
+    """Writes the verdict into its run directory; returns why that could not be done, or ""."""
+    file = RunDirectory(path).verdict_file
+    try:
+        file.write_text(json.dumps(verdict.to_json(), indent=1))
+    except OSError as error:
+        return f"the verdict could not be saved: cannot write {file}: {error.strerror}; expected a file in a writable directory"
+    return ""
 
 
 def _new_directory(runs: Path, plan: Plan) -> RunDirectory:

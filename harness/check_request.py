@@ -1,6 +1,6 @@
 """From the words of `harness check` and `harness trace` to what is asked for, with every problem found.
 
-Responsible for: the job that is checked by default, and what can be wrong with an option. Pure.
+Responsible for: the job that is checked by default, and what can be wrong with an option. Starts and writes nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import difflib
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,13 @@ def _words(text: str, name: str, problems: list[str]) -> tuple[str, ...]:
     return words
 
 
+def _interpreter(text: str, problems: list[str]) -> str:
+    # Whether the command says {python} or not: a mistake that is not said would be met later.
+    if shutil.which(text) is None:
+        problems.append(f"--python {text!r}: does not exist or cannot be executed; expected an interpreter or its path")
+    return text
+
+
 def _tolerance(text: str | None, problems: list[str]) -> dict[str, float]:
     if text is None:
         return {}
@@ -147,8 +155,8 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
         # As for any program that is given to another one to run: where the user stands.
         workload = {"kind": "command", "command": command, "directory": str(Path.cwd()), "probe": True}
         workload |= {"steps": steps} if steps else {}
-        if options.get("python"):
-            workload["python"] = options["python"]
+        if options.get("python") is not None:
+            workload["python"] = _interpreter(options["python"], problems)
         if options.get("resume_command") is not None:
             workload["resume_command"] = _words(options["resume_command"], "--resume-command", problems)
         workload |= _loss_log(options, problems)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,13 +60,17 @@ def replay(file: Path, out: Path, json_file: Path | None) -> int:
     from harness.session import Session
     from harness.store import read_baseline
 
-    plan = read_plan(file)
+    problems = [*_no_folder(out), *_no_place_for(json_file, out)]
+    try:
+        plan = read_plan(file)
+    except UsageError as error:
+        raise UsageError([*error.problems, *problems]) from None
+    if problems:
+        raise UsageError(problems)
     for name, recorded in plan.versions.items():
         if versions().get(name) != recorded:
             click.echo(f"note: recorded with {name} {recorded}, repeated with {versions().get(name)}", err=True)
     _writable(out)
-    if problems := _no_place_for(json_file):
-        raise UsageError(problems)
     session = Session.new()
     try:
         verdict, directory = run_case(plan.scenario, Workbench(out.resolve(), out.resolve() / "baselines", session.warm()))
@@ -147,7 +153,8 @@ def check_command(out: Path, json_file: Path | None, junit_file: Path | None, su
     from harness.report.result import to_text
     from harness.session import Session
 
-    request = parse_request(options, [text for file in (json_file, junit_file, summary_file) for text in _no_place_for(file)])
+    problems = [text for file in (json_file, junit_file, summary_file) for text in _no_place_for(file, out)]
+    request = parse_request(options, [*_no_folder(out), *problems])
     _writable(out)
     run = check_command if options["command"] else check
     session = Session.new()
@@ -192,7 +199,7 @@ def trace_command(json_file: Path | None, out: Path, once: bool, **options: Any)
     from harness.session import Session
     from harness.tracing import trace_job
 
-    scenario = parse_trace_request(options, _no_place_for(json_file))
+    scenario = parse_trace_request(options, [*_no_folder(out), *_no_place_for(json_file, out)])
     _writable(out)
     session = Session.new()
     try:
@@ -210,17 +217,21 @@ def trace_command(json_file: Path | None, out: Path, once: bool, **options: Any)
 @cli.command()
 @click.argument("run", type=click.Path(path_type=Path))
 def judge(run: Path) -> int:
-    """Judges a stored run directory again, without running anything.
+    """Judges a stored run directory again, without running anything, and saves the verdict in it (verdict.json).
+
+    Where it cannot be saved, that is said, and the exit code is still the verdict's.
 
     Example: harness judge runs/test_x
     """
-    from harness.case import judge_stored
+    from harness.case import judge_again, save_verdict
     from harness.report.text import render
 
     if not run.is_dir():
         raise UsageError([f"{run} is no run directory; expected one that a run has written, such as runs/CASE"])
-    verdict = judge_stored(run)
+    verdict = judge_again(run)
     click.echo(render(verdict, run))
+    if problem := save_verdict(verdict, run):
+        click.echo(f"harness: {problem}", err=True)
     return _exit_code(verdict)
 
 
@@ -240,16 +251,14 @@ def doctor() -> int:
 
 @cli.command()
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the figures as JSON.")
-@click.option("--cases", default=10, show_default=True, type=click.IntRange(1), help="Warm cases to time.")
-@click.option("--cold-cases", default=2, show_default=True, type=click.IntRange(1), help="Cases through torchrun to time.")
-@click.option(
-    "--save-width", default=896, show_default=True, type=click.IntRange(8), help="Width of the model that is saved (896: 232 MB)."
-)
-@click.option("--states", default=None, type=click.IntRange(1), help="Crash states of a save to explore. [default: all]")
+@click.option("--cases", default="10", show_default=True, help="Warm cases to time.")
+@click.option("--cold-cases", default="2", show_default=True, help="Cases through torchrun to time.")
+@click.option("--save-width", default="896", show_default=True, help="Width of the model that is saved (896: 232 MB).")
+@click.option("--states", default=None, help="Crash states of a save to explore. [default: all]")
 @click.option("--defects", is_flag=True, help="Instead: run every planted defect and the healthy jobs, print the two rates.")
 @click.option("--everything", is_flag=True, help="With --defects: all combinations of healthy settings (half an hour or more).")
 def bench(
-    json_file: Path | None, cases: int, cold_cases: int, save_width: int, states: int | None, defects: bool, everything: bool
+    json_file: Path | None, cases: str, cold_cases: str, save_width: str, states: str | None, defects: bool, everything: bool
 ) -> int:
     """Measures this machine: cases per minute warm and through torchrun, the gate's cost, memory per rank. Prints ratios.
 
@@ -258,8 +267,13 @@ def bench(
 
     Example: harness bench --json bench.json
     """
-    from harness.bench import defect_rates, measure, to_json
+    from harness.bench import Request, defect_rates, measure, to_json
     from harness.report.tables import bench_table
+
+    problems = _no_place_for(json_file)
+    if everything and not defects:
+        problems.append("--everything is for --defects; expected --defects with it")
+    request = Request.parse(cases, cold_cases, save_width, states, problems)
 
     if defects:
         rates = defect_rates(everything, lambda text: click.echo(text, err=True))
@@ -269,7 +283,9 @@ def bench(
             _write(json_file, to_json(rates))
         return EXIT_PASS if rates["defects_named"] == rates["defects_planted"] and not rates["false_alarms"] else EXIT_FAIL
 
-    figures = measure(cases, cold_cases, save_width, states, lambda text: click.echo(text, err=True))
+    figures = measure(
+        request.cases, request.cold_cases, request.save_width, request.states, lambda text: click.echo(text, err=True)
+    )
     bench_table(figures)
     if json_file:
         _write(json_file, to_json(figures))
@@ -334,21 +350,51 @@ def _folder(out: Path, name: str) -> Iterator[Path]:
 
 
 def _writable(folder: Path) -> None:
+    """Makes the folder, once all that was asked for is known to be right."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
-        raise UsageError(
-            [f"cannot write to {folder}: {error.strerror}; expected a directory for run directories (--out)"]
-        ) from None
+        raise UsageError([_cannot(folder, error.strerror)]) from None
 
 
-def _no_place_for(file: Path | None) -> list[str]:
-    if file is None or file.absolute().parent.is_dir():
+def _no_folder(folder: Path) -> list[str]:
+    """Why no folder can be made there, and nothing in it; found without leaving anything behind."""
+    place = next((path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path)), Path("/"))
+    try:
+        if not place.is_dir():
+            return [_cannot(folder, f"{place} is no directory")]
+        with tempfile.TemporaryFile(dir=place):
+            return []
+    except OSError as error:
+        return [_cannot(folder, error.strerror)]
+
+
+def _cannot(folder: Path, why: str | None) -> str:
+    return f"cannot write to {folder}: {why}; expected a directory for run directories (--out)"
+
+
+def _no_place_for(file: Path | None, out: Path | None = None) -> list[str]:
+    """Why a result cannot be written to that file; said before hours of work, and found without leaving anything behind.
+
+    `out` is a folder that will be made by then.
+    """
+    if file is None:
         return []
-    return [f"cannot write {file}: there is no directory {file.absolute().parent}"]
+    folder = file.absolute().parent
+    try:
+        if not folder.is_dir():
+            will_be = out is not None and folder == out.absolute()
+            return [] if will_be else [f"cannot write {file}: there is no directory {folder}"]
+        if not file.exists():
+            with tempfile.TemporaryFile(dir=folder):
+                return []
+        if file.is_dir() or not os.access(file, os.W_OK):
+            return [f"cannot write {file}: it is {'a directory' if file.is_dir() else 'read-only'}; expected a file"]
+    except OSError as error:
+        return [f"cannot write {file}: {error.strerror}; expected a file in a writable directory"]
+    return []
 
 
 def _write(path: Path, text: str) -> None:

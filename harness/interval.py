@@ -217,9 +217,9 @@ class Request:
     def parse(cls, format: str, ranks: str, machine_mtbf: str, machines: str, save_cost: str | None) -> Request:
         """Reads the options as they were typed. Raises: UsageError with everything that is wrong with them."""
         problems: list[str] = []
-        num_ranks = _whole("--ranks", ranks, 64, problems)
+        num_ranks = whole_number("--ranks", ranks, 64, problems)
         mtbf_h = _number("--machine-mtbf", machine_mtbf, "hours", problems)
-        num_machines = _whole("--machines", machines, int(_MAX), problems)
+        num_machines = whole_number("--machines", machines, int(_MAX), problems)
         save_s = None if save_cost is None else _number("--save-cost", save_cost, "seconds", problems)
         if format not in FORMATS:
             problems.append(f"--format: unknown format {format!r}; expected one of {', '.join(FORMATS)}")
@@ -245,12 +245,13 @@ def _number(option: str, text: str, unit: str, problems: list[str]) -> float:
     return value
 
 
-def _whole(option: str, text: str, largest: int, problems: list[str]) -> int:
+def whole_number(option: str, text: str, largest: int, problems: list[str], least: int = 1) -> int:
+    """The number that was typed for an option; `least`, and one more problem, where it is none."""
     # The length first: Python refuses to read a number of thousands of digits.
-    value = int(text) if text.isdecimal() and len(text) < 20 else 0
-    if not 1 <= value <= largest:
-        problems.append(f"{option}: found {text!r}; expected a whole number from 1 to {largest}")
-        return 1
+    value = int(text) if text.isdecimal() and len(text) < 20 else -1
+    if not least <= value <= largest:
+        problems.append(f"{option}: found {text!r}; expected a whole number from {least} to {largest}")
+        return least
     return value
 
 

@@ -178,12 +178,19 @@ def _scenario_of(data: Mapping[str, Any], folder: Path) -> Scenario:
     recorded = data.get("versions", {})
     if not isinstance(recorded, Mapping) or not all(isinstance(value, str) for value in recorded.values()):
         problems.append(f"versions: found {recorded!r}; expected a table of strings")
-    if problems:
+    if not all(isinstance(data.get(key), Mapping) for key in ("scenario", "workload")):
         raise UsageError(problems)
     workload = _tuples(data["workload"])
-    if isinstance(workload.get("directory"), str):  # beside the file, so that the two can be given away together
+    # Beside the file, so that the two can be given away together; a text with NUL is no path, and is refused as a text.
+    if isinstance(workload.get("directory"), str) and "\0" not in workload["directory"]:
         workload["directory"] = str((folder / workload["directory"]).resolve())
-    return Scenario.build({**_tuples(data["scenario"]), "workload": workload})
+    try:
+        scenario = Scenario.build({**_tuples(data["scenario"]), "workload": workload})
+    except UsageError as error:
+        raise UsageError([*problems, *error.problems]) from None
+    if problems:
+        raise UsageError(problems)
+    return scenario
 
 
 def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:

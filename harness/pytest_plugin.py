@@ -13,6 +13,7 @@ Example::
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from harness.scenario import Reference, Scenario
 from harness.session import Session
 
 _SESSION = pytest.StashKey[Session]()
+_NAME_CHARACTERS = 170
 CheckResume = Callable[[Scenario], Verdict]
 
 
@@ -128,9 +130,13 @@ def _prepared(scenario: Scenario, request: pytest.FixtureRequest) -> Scenario:
 
 
 def _directory_name(node_id: str) -> str:
-    """A test's name as a file name; nothing that two tests of one run could share."""
+    """A test's name as a file name; nothing that two tests of one file could share."""
     path, _, name = node_id.partition("::")
-    return re.sub(r"[^A-Za-z0-9_.=-]+", "-", f"{Path(path).stem}-{name}").strip("-")[:180]
+    plain = re.sub(r"[^A-Za-z0-9_.=-]+", "-", f"{Path(path).stem}-{name}").strip("-")
+    if len(plain) <= _NAME_CHARACTERS and re.fullmatch(r"[\w.=:\[\]-]*", name, re.ASCII):
+        return plain
+    # Something is left out that another test may not share: the rest of a long name, a parameter in another script.
+    return f"{plain[:_NAME_CHARACTERS]}-{hashlib.sha256(node_id.encode(errors='replace')).hexdigest()[:8]}"
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

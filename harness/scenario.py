@@ -6,7 +6,8 @@ Not responsible for: how it is carried out (`harness.plan`, `harness.supervisor`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -29,6 +30,12 @@ Format = Literal["single", "sharded", "dcp", "dcp-async", "safetensors"]
 FORMATS: tuple[Format, ...] = ("single", "sharded", "dcp", "dcp-async", "safetensors")
 Launch = Literal["warm", "cold", "torchrun"]
 MAX_RANKS = 64
+MAX_DEADLINE_S = 604_800  # a week
+_MAX_NAME_BYTES = 200
+_MAX_BATCHES = 100_000
+_MAX_SAMPLES = 10_000_000  # every rank makes all samples of an epoch before it trains
+# Over a change of ranks, sums are grouped otherwise and rounded to the 8 bits of bfloat16: losses were seen to differ by 3.5e-4.
+_LEAST_TOLERANCE_OF_BF16 = 1e-3
 
 
 def _writable(text: str) -> str:
@@ -38,7 +45,23 @@ def _writable(text: str) -> str:
     return text
 
 
+def _one_folder(name: str) -> str:
+    # A case's folder has its name: below --out, beside the cache of baselines, with a number behind it where it is taken.
+    if (
+        name in ("", ".", "..", "baselines")
+        or "/" in name
+        or not name.isprintable()
+        or len(name.encode(errors="replace")) > _MAX_NAME_BYTES
+    ):
+        raise ValueError(
+            f"expected a name for a folder: 1 to {_MAX_NAME_BYTES} printable characters (bytes in UTF-8), no slash, and not "
+            "., .. or baselines"
+        )
+    return name
+
+
 Text = Annotated[str, AfterValidator(_writable)]
+Name = Annotated[Text, AfterValidator(_one_folder)]
 
 
 class _Model(BaseModel):
@@ -51,11 +74,11 @@ class Reference(_Model):
 
     kind: Literal["reference"] = "reference"
     format: Format = "single"
-    steps: int = Field(24, ge=1, le=100_000)
-    save_every: int = Field(4, ge=1)
-    keep_last: int = Field(3, ge=1)
-    batches_per_epoch: int = Field(12, ge=1)
-    global_batch: int = Field(12, ge=1)
+    steps: int = Field(24, ge=1, le=_MAX_BATCHES)
+    save_every: int = Field(4, ge=1, le=_MAX_BATCHES)
+    keep_last: int = Field(3, ge=1, le=_MAX_BATCHES)
+    batches_per_epoch: int = Field(12, ge=1, le=_MAX_BATCHES)
+    global_batch: int = Field(12, ge=1, le=4096)
     dropout: float = Field(0.1, ge=0, le=0.99)
     rng_scope: Literal["rank", "global"] = "rank"
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -68,11 +91,11 @@ class Reference(_Model):
     parallelism: Literal["ddp", "zero1", "fsdp2"] = "ddp"
     sampler: Literal["distributed", "random"] = "distributed"
     workers: int = Field(0, ge=0, le=16)
-    accumulate: int = Field(1, ge=1)
+    accumulate: int = Field(1, ge=1, le=4096)
     recompute: Literal["none", "full", "selective"] = "none"
     ema: float = Field(0.0, ge=0, le=0.9999)
-    noise: float = Field(0.1, ge=0)
-    activation_limit: int = Field(0, ge=0)
+    noise: float = Field(0.1, ge=0, le=1e3)
+    activation_limit: int = Field(0, ge=0, le=2**50)
     on_loss_jump: Literal["ignore", "rollback"] = "ignore"
     defects: tuple[Text, ...] = ()
 
@@ -111,8 +134,8 @@ class Command(_Model):
     resume_command: tuple[Text, ...] | None = Field(None, min_length=1)
     directory: Text | None = Field(None, pattern="^/")
     probe: bool = False
-    steps: int | None = Field(None, ge=1)
-    save_every: int | None = Field(None, ge=1)
+    steps: int | None = Field(None, ge=1, le=10**9)
+    save_every: int | None = Field(None, ge=1, le=10**9)
     python: Text | None = Field(None, min_length=1)
     loss_log: Text | None = Field(None, min_length=1)
     loss_regex: Text | None = Field(None, min_length=1)
@@ -130,7 +153,7 @@ class Scenario(_Model):
     """One case.
 
     Attributes:
-        name: how reports call it.
+        name: how reports call it, and its run directory.
         workload: what trains.
         world_sizes: number of ranks of attempt 0, 1, …; the last one repeats.
         faults: sentences of `harness.grammar`, in canonical form.
@@ -146,7 +169,7 @@ class Scenario(_Model):
             accumulation, recompute or memory limit, which must give the same numbers within the tolerance.
     """
 
-    name: Text = "case"
+    name: Name = "case"
     workload: Reference | Command = Field(discriminator="kind")
     world_sizes: tuple[int, ...] = Field((2,), min_length=1)
     faults: tuple[Text, ...] = ()
@@ -154,7 +177,7 @@ class Scenario(_Model):
     seed: int = Field(0, ge=0, le=2**31)
     tolerance: float = Field(1e-4, ge=0, lt=1)
     launch: Launch = "warm"
-    deadline_s: float = Field(90.0, gt=0)
+    deadline_s: float = Field(90.0, gt=0, le=MAX_DEADLINE_S)
     max_attempts: int = Field(3, ge=1, le=100)
     compare_with: Literal["same", "plain"] = "same"
 
@@ -166,25 +189,7 @@ class Scenario(_Model):
             UsageError: with every problem found: unknown words, impossible ranks, values out of range.
         """
         __tracebackhide__ = True
-        problems: list[str] = []
-        parsed: list[Fault] = []
-        texts = _texts(data.get("faults", ()))
-        for text in texts or ():
-            try:
-                parsed.append(grammar.parse(text))
-            except UsageError as error:
-                problems.extend(error.problems)
-        model = None
-        try:
-            # Canonical spelling, so that equal scenarios are equal data (the baseline cache and replay files rely on it).
-            canonical = {"faults": tuple(map(str, parsed))} if texts is not None and not problems else {}
-            model = cls.model_validate({**data, **canonical})
-        except ValidationError as error:
-            problems.extend(describe_validation(error))
-        problems.extend(_impossible(parsed, data))
-        if problems or model is None:
-            raise UsageError(problems)
-        return model
+        return _built(data)
 
     def parsed_faults(self) -> tuple[Fault, ...]:
         """The faults as data."""
@@ -198,6 +203,32 @@ class Scenario(_Model):
     def same_world_size(self) -> bool:
         """Whether every attempt has the same number of ranks, so that the CPU must give equal bits."""
         return len(set(self.world_sizes)) == 1
+
+
+def _built(data: Mapping[str, Any], words: Collection[str] = ()) -> Scenario:
+    """The scenario of that data; `words` are what a caller may have meant by a word that nobody knows."""
+    __tracebackhide__ = True
+    if not isinstance(data, Mapping):
+        raise UsageError([f"scenario: found {_short(data)}; expected a mapping of field names to values, such as a dict"])
+    problems: list[str] = []
+    parsed: list[Fault] = []
+    texts = _texts(data.get("faults", ()))
+    for text in texts or ():
+        try:
+            parsed.append(grammar.parse(text))
+        except UsageError as error:
+            problems.extend(error.problems)
+    model = None
+    try:
+        # Canonical spelling, so that equal scenarios are equal data (the baseline cache and replay files rely on it).
+        canonical = {"faults": tuple(map(str, parsed))} if texts is not None and not problems else {}
+        model = Scenario.model_validate({**data, **canonical})
+    except ValidationError as error:
+        problems.extend(describe_validation(error, words))
+    problems.extend(_impossible(parsed, data))
+    if problems or model is None:
+        raise UsageError(problems)
+    return model
 
 
 def job(
@@ -223,18 +254,24 @@ def job(
     if isinstance(defects, (str, list)):
         settings["defects"] = (defects,) if isinstance(defects, str) else tuple(defects)
     own = {key: settings.pop(key) for key in list(settings) if key in Scenario.model_fields}
-    return Scenario.build(
+    return _built(
         {
             "workload": {"kind": "reference", "format": format, **settings},
             "world_sizes": tuple(ranks) if isinstance(ranks, (tuple, list)) else (ranks,),
             "faults": tuple(faults) if isinstance(faults, (tuple, list)) else (faults,),
             **own,
-        }
+        },
+        words=("ranks", *Scenario.model_fields, *Reference.model_fields),
     )
 
 
-def describe_validation(error: ValidationError) -> list[str]:
-    """One sentence per problem that pydantic found, in the words of the file or call."""
+def describe_validation(error: ValidationError, words: Collection[str] = ()) -> list[str]:
+    """One sentence per problem that pydantic found, in the words of the file or call.
+
+    Args:
+        error: what it found.
+        words: what may have been meant by a word that nobody knows; () for the fields of the table that it stands in.
+    """
     sentences = []
     for item in error.errors():
         if item["type"] == "too_short" and item["input"]:
@@ -243,9 +280,26 @@ def describe_validation(error: ValidationError) -> list[str]:
         kind_at = 1 if item["loc"][:1] == ("workload",) else None
         where = ".".join(str(part) for n, part in enumerate(item["loc"]) if n != kind_at)
         text = item["msg"].removeprefix("Value error, ")
-        found = "" if item["type"] == "missing" else f"; found {item['input']!r}"
-        sentences.append(f"{where or 'scenario'}: {text[0].lower()}{text[1:]}{found}")
+        found = "" if item["type"] == "missing" else f"; found {_short(item['input'])}"
+        hint = _meant(item["loc"], words) if item["type"] == "extra_forbidden" else ""
+        sentences.append(f"{where or 'scenario'}: {text[0].lower()}{text[1:]}{found}{hint}")
     return sentences
+
+
+def _meant(place: tuple[int | str, ...], words: Collection[str]) -> str:
+    """The known word that an unknown one is most like, as a question; "" where there is none."""
+    fields: Collection[str] = (Command if "command" in place[1:2] else Reference).model_fields
+    known = words or (fields if place[0] == "workload" else Scenario.model_fields)
+    near = difflib.get_close_matches(str(place[-1]), sorted({*known} - {"kind"}), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write whole numbers of more than 4300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 200 else f"{text[:120]}… ({len(text)} characters)"
 
 
 def _texts(value: Any) -> list[str] | None:
@@ -258,7 +312,9 @@ def _impossible(parsed: list[Fault], data: Mapping[str, Any]) -> list[str]:
     sizes = data.get("world_sizes", (2,))
     if not (isinstance(sizes, (list, tuple)) and sizes and all(type(n) is int for n in sizes)):
         return []
-    problems = [f"world_sizes: {n} is not a number of ranks; expected 1 to {MAX_RANKS}" for n in sizes if not 1 <= n <= MAX_RANKS]
+    problems = [
+        f"world_sizes: {_short(n)} is not a number of ranks; expected 1 to {MAX_RANKS}" for n in sizes if not 1 <= n <= MAX_RANKS
+    ]
     attempts = data.get("max_attempts", 3)
     for fault in parsed:
         attempt = getattr(fault, "attempt", 0)
@@ -270,6 +326,20 @@ def _impossible(parsed: list[Fault], data: Mapping[str, Any]) -> list[str]:
             if rank >= size >= 1:
                 limits = f"attempt {attempt} has {size} rank{'s' * (size != 1)}, so expected 0 to {size - 1}"
                 problems.append(f"fault '{fault}': there is no rank {rank}; {limits}")
+    problems += _crowded(parsed)
+    workload = data.get("workload")
+    if isinstance(workload, _Model):
+        workload = workload.model_dump()
+    if not isinstance(workload, Mapping):
+        return problems
+    if workload.get("kind") == "reference":
+        problems += _reference_problems(workload, sizes) + _rounding(workload, sizes, data.get("tolerance", 1e-4))
+    return problems + _after_the_end(workload, parsed)
+
+
+def _crowded(parsed: list[Fault]) -> list[str]:
+    """Faults of which an attempt can have one only."""
+    problems = []
     for attempt in sorted({fault.attempt for fault in parsed if isinstance(fault, DiskFault)}):
         disks = [str(fault) for fault in parsed if isinstance(fault, DiskFault) and fault.attempt == attempt]
         if len(disks) > 1:
@@ -281,18 +351,14 @@ def _impossible(parsed: list[Fault], data: Mapping[str, Any]) -> list[str]:
             problems.append(f"attempt {attempt} has {len(cuts)} power cuts; expected at most one, since nothing runs after it")
         if full and any(cut.filesystem for cut in cuts):
             problems.append(f"attempt {attempt} has a small disk and a real file system for its power cut; expected one of them")
-    return problems + _workload_problems(data.get("workload"), sizes, parsed)
+    return problems
 
 
-def _workload_problems(workload: Any, sizes: Any, parsed: list[Fault]) -> list[str]:
+def _reference_problems(workload: Mapping[str, Any], sizes: Any) -> list[str]:
     problems = []
-    if isinstance(workload, _Model):
-        workload = workload.model_dump()
-    if not isinstance(workload, Mapping) or workload.get("kind") != "reference":
-        return []
     batch = workload.get("global_batch", 12)
     pieces = workload.get("accumulate", 1)
-    if type(batch) is int and batch >= 1 and type(pieces) is int and pieces >= 1:
+    if type(batch) is int and 1 <= batch <= 4096 and type(pieces) is int and 1 <= pieces <= 4096:
         micro = "" if pieces == 1 else f" in {pieces} micro-batches"
         odd = [n for n in sizes if 1 <= n <= MAX_RANKS and batch % (n * pieces)]
         problems += [
@@ -305,13 +371,42 @@ def _workload_problems(workload: Any, sizes: Any, parsed: list[Fault]) -> list[s
     defects, chosen = workload.get("defects", ()), workload.get("format", "single")
     if isinstance(defects, (list, tuple)) and isinstance(chosen, str):
         problems += check_defects([str(name) for name in defects], chosen)
-    steps = workload.get("steps", 24)
-    for fault in parsed:
-        last = fault.batch if isinstance(fault, NumericFault) else 0
-        if isinstance(fault, (SignalFault, PowerCutFault)) and isinstance(fault.point, StepPoint):
-            last = fault.point.step
-        if type(steps) is int and last > steps:
+    length = workload.get("batches_per_epoch", 12)
+    if type(batch) is int and type(length) is int and batch <= 4096 and length <= _MAX_BATCHES and batch * length > _MAX_SAMPLES:
+        found = f"{length} batches of {batch} samples, which are {batch * length} in an epoch"
+        problems.append(f"batches_per_epoch: {found}; expected at most {_MAX_SAMPLES}")
+    return problems
+
+
+def _rounding(workload: Mapping[str, Any], sizes: Any, tolerance: Any) -> list[str]:
+    """Where a healthy job differs from itself by more than is allowed, the verdict would be a false alarm."""
+    told = isinstance(tolerance, (int, float)) and tolerance < _LEAST_TOLERANCE_OF_BF16
+    if workload.get("precision") != "bf16" or len(set(sizes)) == 1 or not told:
+        return []
+    counts = " and ".join(str(n) for n in dict.fromkeys(sizes))
+    return [
+        f"precision: bf16 on {counts} ranks groups its sums otherwise and rounds them to 8 bits, so that the losses of a job in "
+        f"which nothing is wrong differ by up to 3.5e-4; found tolerance={tolerance:g}; expected tolerance=1e-3 or more, one "
+        "number of ranks, or precision fp32"
+    ]
+
+
+def _after_the_end(workload: Mapping[str, Any], parsed: list[Fault]) -> list[str]:
+    """Faults after the last batch; a foreign job may have more of them on other ranks, but its uninterrupted run has not."""
+    reference = workload.get("kind") == "reference"
+    steps = workload.get("steps", 24 if reference else None)
+    problems = []
+    for fault in parsed if type(steps) is int and 1 <= steps <= 10**9 else ():
+        first = last = fault.batch if isinstance(fault, NumericFault) else 0
+        if isinstance(fault, NumericFault):
+            last = first + fault.times - 1
+        elif reference and isinstance(fault, (SignalFault, PowerCutFault)) and isinstance(fault.point, StepPoint):
+            first = last = fault.point.step
+        if first > steps:
             problems.append(f"fault '{fault}': the job ends at {steps}, so this never happens; expected 1 to {steps}")
+        elif last > steps:
+            never = f"so batches {steps + 1} to {last} never happen"
+            problems.append(f"fault '{fault}': the job ends at {steps}, {never}; expected times 1 to {steps - first + 1}")
     return problems
 
 

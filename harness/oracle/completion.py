@@ -179,6 +179,8 @@ def _unfinished(last: AttemptRun) -> list[Finding]:
         text = f"attempt {last.index} was the last one, and a fault fired in it; expected a later attempt without one"
         return [inconclusive("not-comparable", _ORACLE, text, **where)]
     ranks = [rank for rank in range(last.world_size) if not succeeded(exit_of(last, rank))]
+    if not ranks:
+        return []  # all left with exit code 0 and only logs are missing: not the trainer's failure, and control speaks of it
     found = ", ".join(f"rank {rank}: {exit_text(exit_of(last, rank))}" for rank in ranks)
     text = f"attempt {last.index} was the last one, and the job was not done ({found})"
     if last.index == 0:

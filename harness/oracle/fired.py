@@ -12,6 +12,8 @@ first; that a spike was felt.
 
 from __future__ import annotations
 
+import itertools
+
 from harness.fault import (
     DamageFault,
     DiskFault,
@@ -107,12 +109,18 @@ def _foreign(attempt: int, record: Record) -> Finding:
 
 
 def _numeric(fault: NumericFault, baseline: Baseline) -> list[Finding]:
-    wanted = set(range(fault.batch, fault.batch + fault.times))
-    reached = {batch.batch for log in baseline.ranks.values() for batch in log.batches}
-    missing = sorted(wanted - reached)
-    if not missing:
+    end = fault.batch + fault.times  # a range, and never a list: `times` may be any number
+    reached = sorted({batch.batch for log in baseline.ranks.values() for batch in log.batches})
+    within = [batch for batch in reached if fault.batch <= batch < end]
+    if len(within) == fault.times:
         return []
-    message = f"'{fault}' did not happen: the uninterrupted run never reached batch {numbers_text(missing)}"
-    found = f"batches {numbers_text(sorted(reached))}" if reached else "no batch"
-    expected = f"batches {numbers_text(sorted(wanted))}"
+    edges = [fault.batch - 1, *within, end]
+    missing = [_from_to(a + 1, b - 1) for a, b in itertools.pairwise(edges) if b - a > 1]
+    message = f"'{fault}' did not happen: the uninterrupted run never reached batch {', '.join(missing)}"
+    found = f"batches {numbers_text(reached)}" if reached else "no batch"
+    expected = f"batches {_from_to(fault.batch, end - 1)}"
     return [inconclusive("fault-did-not-fire", _ORACLE, message, expected=expected, found=found)]
+
+
+def _from_to(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"

@@ -13,6 +13,7 @@ rank that the batch did not reach.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from harness.fault import NumericFault
 from harness.oracle.finding import Finding, fail
@@ -29,33 +30,34 @@ def numerics(run: Run, baseline: Baseline) -> list[Finding]:
     findings = _one_launch(run, baseline, baseline.ranks, None, baseline.world_size)
     for attempt in run.attempts:
         findings += _one_launch(run, baseline, attempt.ranks, attempt.index, attempt.world_size)
-    planned = {number for fault in run.plan.numeric for number in _batches(fault)}
+    planned = run.plan.numeric
     findings += _skip_rate([baseline.ranks], planned, "the uninterrupted run", None)
     last = run.attempts[-1].index if run.attempts else None
     return findings + _skip_rate([attempt.ranks for attempt in run.attempts], planned, "the interrupted run", last)
 
 
-def _batches(fault: NumericFault) -> range:
-    return range(fault.batch, fault.batch + fault.times)
+def _hit(batch: int, faults: Sequence[NumericFault]) -> NumericFault | None:
+    """The fault that hits a batch, the last one of several. By its bounds: `times` may be any number."""
+    return next((fault for fault in reversed(faults) if fault.batch <= batch < fault.batch + fault.times), None)
 
 
 def _one_launch(run: Run, baseline: Baseline, ranks: dict[int, RankLog], attempt: int | None, world_size: int) -> list[Finding]:
     # A fault for ranks that this launch does not have hits nothing in it.
-    hits = {
-        number: fault
+    hitting = [
+        fault
         for fault in run.plan.numeric
         if fault.effect in _SKIPPING and any(fault.who.covers(rank) for rank in range(world_size))
-        for number in _batches(fault)
-    }
+    ]
     golden = {batch.batch: batch for batch in baseline.ranks[min(baseline.ranks)].batches} if baseline.ranks else {}
     findings: list[Finding] = []
     for rank, log in ranks.items():
         rows = log.batches
         for index, row in enumerate(rows):
-            if row.batch in hits:
+            fault = _hit(row.batch, hitting)
+            if fault is not None:
                 before = rows[index - 1] if index else golden.get(row.batch - 1)
                 after = rows[index + 1] if index + 1 < len(rows) else None
-                findings += _planned(rank, row, before, after, hits[row.batch], attempt)
+                findings += _planned(rank, row, before, after, fault, attempt)
         findings += _finite(rank, rows, attempt) + _clipped(rank, rows, attempt)
     return findings
 
@@ -103,9 +105,11 @@ def _clipped(rank: int, rows: list[Batch], attempt: int | None) -> list[Finding]
     return []
 
 
-def _skip_rate(launches: list[dict[int, RankLog]], planned: set[int], whose: str, attempt: int | None) -> list[Finding]:
+def _skip_rate(
+    launches: list[dict[int, RankLog]], planned: Sequence[NumericFault], whose: str, attempt: int | None
+) -> list[Finding]:
     # Of one rank: the decision to skip is the same on all.
-    rows = [row for ranks in launches if ranks for row in ranks[min(ranks)].batches if row.batch not in planned]
+    rows = [row for ranks in launches if ranks for row in ranks[min(ranks)].batches if not _hit(row.batch, planned)]
     skipped = [row for row in rows if row.tag == "SKIP"]
     if not rows or len(skipped) / len(rows) <= MAX_SKIP_RATE:
         return []

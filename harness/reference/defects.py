@@ -6,6 +6,7 @@ must say when the defect is on and a run is interrupted at the moment that bring
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -311,12 +312,20 @@ DEFECTS: dict[str, Defect] = {defect.name: defect for defect in _ALL}
 
 def check_defects(names: Collection[str], format_name: str) -> list[str]:
     """Return what is wrong with a choice of defects: unknown names, and defects that this format does not have."""
-    problems = [f"--defect {name}: unknown, choose from {', '.join(DEFECTS)}" for name in names if name not in DEFECTS]
+    # Not "--defect": they are arguments of functions and words of files as well.
+    problems = [
+        f"defect {name}: unknown{_meant(name)} Expected one of {', '.join(DEFECTS)}" for name in names if name not in DEFECTS
+    ]
     for name in names:
         formats = DEFECTS[name].formats if name in DEFECTS else ()
         if formats and format_name not in formats:
-            problems.append(f"--defect {name} exists in --format {' or '.join(formats)} only, found {format_name}")
+            problems.append(f"defect {name}: exists in the format {' or '.join(formats)} only, found {format_name}")
     return problems
+
+
+def _meant(name: str) -> str:
+    near = difflib.get_close_matches(name, DEFECTS, 1)
+    return f"; did you mean {near[0]}?" if near else "."
 
 
 def omitted_parts(names: Collection[str]) -> frozenset[str]:

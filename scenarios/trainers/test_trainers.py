@@ -15,7 +15,8 @@ TORN = ("gap", "resume-crashed", "process")
 LOST = ("gap", "last-good-lost", "checkpoint-files")
 DATA = ("resume", "data-repeated", "data")
 RNG = ("resume", "diverged", "rng.torch")
-MIXED = ("order", "diverged", "optimizer")  # one rank's shard of this save, the other's of the one before
+# One rank's shard of this save, the other's of the one before: whether a sample has it depends on which rank came first.
+MIXED = ("order", "diverged", "optimizer")
 EARLY = ("gap", "silent-exit", "process")
 RNG_TORN = ("gap", "diverged", "rng.torch")
 OPTIMIZER = ("resume", "diverged", "optimizer")
@@ -27,13 +28,9 @@ class StillFailsError(Exception):
     """It fails exactly as it is written down."""
 
 
-def fails(script, *causes, reason, ranks=1):
+def fails(script, *causes, reason, ranks=1, maybe=()):
     mark = pytest.mark.xfail(strict=True, raises=StillFailsError, reason=reason)
-    return pytest.param(script, ranks, set(causes), marks=mark, id=f"{script}-{ranks}")
-
-
-def passes(script, ranks=1):
-    return pytest.param(script, ranks, set(), id=f"{script}-{ranks}")
+    return pytest.param(script, ranks, set(causes), set(maybe), marks=mark, id=f"{script}-{ranks}")
 
 
 def command(script, ranks):
@@ -43,7 +40,7 @@ def command(script, ranks):
 
 
 @pytest.mark.parametrize(
-    ("script", "ranks", "causes"),
+    ("script", "ranks", "causes", "maybe"),
     [
         fails("nanogpt_style", LOST, DATA, reason="the one checkpoint is overwritten in place; its batches are drawn anew"),
         fails("hf_trainer", TORN, reason=HF_TORN),
@@ -59,15 +56,17 @@ def command(script, ranks):
             reason="no generator is restored; after an epoch's last batch it trains nothing",
         ),
         fails("fsdp2_dcp", RNG, ranks=2, reason="the tutorial's AppState holds no generator"),
-        fails("fsdp2_dcp --one-id", LOST, RNG, MIXED, ranks=2, reason="DCP empties the shards that the only .metadata names"),
+        fails(
+            "fsdp2_dcp --one-id", LOST, RNG, maybe=[MIXED], ranks=2, reason="DCP empties the shards that the only .metadata names"
+        ),
     ],
 )
-def test_a_kill_at_any_point_of_a_save(attack, script, ranks, causes):
+def test_a_kill_at_any_point_of_a_save(attack, script, ranks, causes, maybe):
     found, said = attack(command(script, ranks), limit=None if ranks == 1 else 16, power=False)
     assert "preloaded process" in said
     assert found.inconclusive == ""
     print(*[f"{cause.sort} {cause.sentence}" for cause in found.causes], sep="\n")
     named = {(cause.sort, cause.kind, cause.component) for cause in found.causes}
-    if named == causes and causes:
+    if named - maybe == causes:
         raise StillFailsError("; ".join(cause.text for cause in found.causes))
     assert named == set(), [cause.sentence for cause in found.causes]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from harness.baseline import first_difference
+import pytest
+
+from harness.baseline import first_difference, other_number
+from harness.scenario import Command, Reference
 from harness.store import RankLog
 
 
@@ -40,3 +43,31 @@ def test_the_first_other_loss_is_named():
 
 def test_other_ranks():
     assert first_difference({0: RankLog(0, [])}, {1: RankLog(1, [])}) == "ranks [0] in the first run, [1] in the second"
+
+
+def ends(*batches):
+    return {rank: RankLog(rank, [{"event": "end", "rank": rank, "batches": number}]) for rank, number in enumerate(batches)}
+
+
+@pytest.mark.parametrize(
+    ("steps", "done", "text"),
+    [
+        (
+            24,
+            (12,),
+            "steps=24 was said, the uninterrupted run ended after 12 batches; expected the number that it does (steps=12), ",
+        ),
+        (12, (24, 24), "steps=12 was said, the uninterrupted run ended after 24 batches; "),
+        (12, (12, 12), ""),
+        (None, (12,), ""),
+        (12, (), ""),
+    ],
+)
+def test_a_command_does_as_many_batches_as_was_said(steps, done, text):
+    found = other_number(Command(command=("x",), steps=steps), ends(*done))
+    assert found.startswith(text)
+    assert bool(found) == bool(text)
+
+
+def test_the_reference_trainer_is_not_doubted():
+    assert other_number(Reference(steps=24), ends(12)) == ""

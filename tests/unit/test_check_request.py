@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from harness.case import check_environment
 from harness.check_request import parse_request
 from harness.errors import UsageError
+from harness.scenario import Scenario
 
 NOTHING = {
     "format": None,
@@ -51,10 +55,10 @@ def test_a_command_has_a_budget_and_the_save_that_there_is():
 
 
 def test_what_a_command_may_be_given():
-    options = {"resume_command": "python 'my train.py' --resume", "tolerance": "1e-3", "python": "/usr/bin/python3"}
+    options = {"resume_command": "python 'my train.py' --resume", "tolerance": "1e-3", "python": sys.executable}
     request = asked(command=TRAIN, world_sizes="1, 4", **options)
     assert request.scenario.workload.resume_command == ("python", "my train.py", "--resume")
-    assert request.scenario.workload.python == "/usr/bin/python3"
+    assert request.scenario.workload.python == sys.executable
     assert (request.scenario.tolerance, request.world_sizes) == (1e-3, (1, 4))
 
 
@@ -76,6 +80,14 @@ def test_what_a_command_may_be_given():
         ({"command": TRAIN, "resume_command": " "}, "--resume-command is empty; expected a command"),
         ({"command": TRAIN, "world_sizes": "1,x"}, "--world-sizes x: expected numbers of ranks such as 1,4"),
         ({"format": "single", "seed": "99999999999"}, "--seed 99999999999: expected a whole number, at most 2147483648"),
+        (
+            {"command": TRAIN, "python": "/nonexist"},
+            "--python '/nonexist': does not exist or cannot be executed; expected an interpreter or its path",
+        ),
+        (
+            {"command": TRAIN, "python": ""},
+            "--python '': does not exist or cannot be executed; expected an interpreter or its path",
+        ),
         ({"format": "single", "python": "/usr/bin/python3"}, "--python is for a command; expected -- COMMAND … with it"),
     ],
 )
@@ -97,3 +109,13 @@ def test_world_sizes_need_a_command_that_can_be_told():
 def test_everything_that_is_wrong_is_said_at_once():
     found = problems_of(command=TRAIN, tolerance="2", save="x", budget="soon")
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("command", [("true",), ("{python}", "train.py")])
+def test_an_interpreter_of_a_plan_that_does_not_exist_is_refused_whether_it_is_used_or_not(command):
+    scenario = Scenario.build({"workload": {"kind": "command", "command": command, "python": "/nonexist"}, "world_sizes": (1,)})
+    with pytest.raises(UsageError) as caught:
+        check_environment(scenario)
+    assert caught.value.problems == (
+        "python '/nonexist' does not exist or cannot be executed; expected an interpreter or its path",
+    )

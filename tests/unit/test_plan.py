@@ -113,7 +113,7 @@ def test_planning_is_pure():
         job("dcp", ranks=(4, 2), faults=SENTENCES, seed=2**31, tolerance=1e-300, reshard=True, defects=("no-rng",)),
         command("python", "train.py", "--out", "{ckpt}"),
         command("python", "-c", "import x\nprint('[scenario]\\n')\r\n# \x1b[1m\x7f\x85\u2028", resume_command=("x",), steps=5),
-        job(name="quotes \"\"\" and ''' and \\ and é漢🦀\n\t", faults="delete newest/\x1b\x7f'\""),
+        job(name="quotes \"\"\" and ''' and \\ and é漢🦀", faults="delete newest/\x1b\x7f'\""),
     ],
     ids=["bare", "full", "command", "control-characters", "quotes"],
 )
@@ -125,6 +125,8 @@ def test_what_is_written_reads_back_equal(file, scenario):
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+printable = st.characters(exclude_categories=["C", "Z"], exclude_characters="/")
+names = st.text(printable, min_size=1, max_size=20).filter(lambda name: name not in (".", "..") and name.isprintable())
 scenarios = st.one_of(
     st.builds(
         lambda name, words, seed, tolerance, attempts: Scenario.build(
@@ -136,7 +138,7 @@ scenarios = st.one_of(
                 "max_attempts": attempts,
             }
         ),
-        texts,
+        names,
         st.lists(texts, min_size=1, max_size=4).map(tuple),
         st.integers(0, 2**31),
         st.floats(0, 1, exclude_max=True),
@@ -148,7 +150,7 @@ scenarios = st.one_of(
         ),
         st.lists(st.sampled_from(SENTENCES), unique=True),
         st.sampled_from([2, (2, 4), (4, 2, 12)]),
-        st.floats(1e-3, 1e9),
+        st.floats(1e-3, 604_800),
     ),
 )
 
@@ -221,6 +223,17 @@ def test_line_ends_of_another_system_are_read(file, newline):
     [
         ("", ["unknown schema None; expected 'harness.plan/1'", "table [scenario] is missing", "table [workload] is missing"]),
         (VALID.replace("plan/1", "plan/2"), ["unknown schema 'harness.plan/2'; expected 'harness.plan/1'"]),
+        (
+            VALID.replace("plan/1", "plan/2").replace("seed = 3", "seed = -3") + "steps = 0\n[sceanrio]\n",
+            [
+                "unknown schema 'harness.plan/2'",
+                "unknown table 'sceanrio'",
+                "workload.steps: input should",
+                "seed: input should be",
+            ],
+        ),
+        (VALID + 'directory = "a\\u0000b"', ["workload.directory: extra inputs"]),
+        (VALID.replace("seed = 3", 'name = "../../x"'), ["name: expected a name for a folder"]),
         (VALID + "[sceanrio]\n", ["unknown table 'sceanrio'"]),
         (VALID + "[versions]\ntorch = 2.13", ["versions: found {'torch': 2.13}; expected a table of strings"]),
         ("versions = 'x'\n" + VALID, ["versions: found 'x'; expected a table of strings"]),

@@ -116,7 +116,8 @@ def test_the_words_are_exported_at_the_top():
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        ({"sead": 1}, "sead: extra inputs are not permitted; found 1"),
+        ({"sead": 1}, "sead: extra inputs are not permitted; found 1; did you mean seed?"),
+        ({"zzz": 1}, "zzz: extra inputs are not permitted; found 1"),
         ({"seed": "1"}, "seed: input should be a valid integer; found '1'"),
         ({"seed": True}, "seed: input should be a valid integer; found True"),
         ({"seed": -1}, "seed: input should be greater than or equal to 0; found -1"),
@@ -124,6 +125,7 @@ def test_the_words_are_exported_at_the_top():
         ({"tolerance": 1.0}, "tolerance: input should be less than 1; found 1.0"),
         ({"deadline_s": float("inf")}, "deadline_s: input should be a finite number; found inf"),
         ({"deadline_s": 0}, "deadline_s: input should be greater than 0; found 0"),
+        ({"deadline_s": 1e28}, "deadline_s: input should be less than or equal to 604800; found 1e+28"),
         ({"max_attempts": 0}, "max_attempts: input should be greater than or equal to 1; found 0"),
         ({"launch": "hot"}, "launch: input should be 'warm', 'cold' or 'torchrun'; found 'hot'"),
         ({"expect": "fails"}, "expect: input should be 'resumes', 'refuses' or 'resumes-or-refuses'; found 'fails'"),
@@ -153,7 +155,7 @@ def test_the_words_are_exported_at_the_top():
         ),
         (
             {"workload": {"kind": "reference", "precison": "fp16"}},
-            "workload.precison: extra inputs are not permitted; found 'fp16'",
+            "workload.precison: extra inputs are not permitted; found 'fp16'; did you mean precision?",
         ),
     ],
 )
@@ -192,6 +194,15 @@ def test_faults_that_are_no_list_of_sentences_are_never_ignored(faults):
         (
             {"faults": ("nan rank 0 at batch 25",)},
             "fault 'nan rank 0 at batch 25': the job ends at 24, so this never happens; expected 1 to 24",
+        ),
+        (
+            {"faults": ("overflow rank 0 at batch 3 times 999999999",)},
+            "fault 'overflow rank 0 at batch 3 times 999999999': the job ends at 24, so batches 25 to 1000000001 never happen; "
+            "expected times 1 to 22",
+        ),
+        (
+            {"workload": command(steps=9), "faults": ("nan rank 0 at batch 9 times 2",)},
+            "fault 'nan rank 0 at batch 9 times 2': the job ends at 9, so batches 10 to 10 never happen; expected times 1 to 1",
         ),
     ],
 )
@@ -277,3 +288,72 @@ def test_defects_are_taken_in_any_of_the_usual_forms(defects):
 def test_a_model_with_batch_norm_keeps_its_number_of_ranks():
     with pytest.raises(UsageError, match="BatchNorm"):
         job(model="mlp", ranks=(4, 2))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "baselines", "../../x", "a/b", "/", "x" * 201, "x" * 5000, "é" * 101, "a\nb", "a\tb", "\x1b[1m", "\u2028"],
+)
+def test_a_name_that_is_no_folder_below_the_runs_is_one_problem(name):
+    (problem,) = problems_of(name=name)
+    assert problem.startswith("name: expected a name for a folder: 1 to 200 printable characters")
+    assert len(problem) < 400, "a long value is cut"
+
+
+@pytest.mark.parametrize("name", ["x" * 200, "test_x[a=1, b]", "é漢 🦀", "-", "...", "baselines2"])
+def test_any_other_name_is_taken(name):
+    assert job(name=name).name == name
+
+
+INTEGERS = [name for name, field in Reference.model_fields.items() if field.annotation is int]
+
+
+@pytest.mark.parametrize("value", [2**63, 10**5000], ids=["64 bits", "many digits"])
+@pytest.mark.parametrize("field", INTEGERS)
+def test_a_number_that_no_trainer_could_take_is_a_problem_before_anything_starts(field, value):
+    problems = problems_of(workload={"kind": "reference", field: value})
+    assert [problem.split(": ")[0] for problem in problems] == [f"workload.{field}"]
+
+
+def test_numbers_of_too_many_digits_are_a_problem_everywhere():
+    assert problems_of(world_sizes=(10**5000,))[0].startswith("world_sizes: a number of thousands of digits is not a number of")
+    assert problems_of(seed=10**5000)[0].endswith("; found a number of thousands of digits")
+
+
+def test_an_epoch_has_as_many_samples_as_a_rank_can_make():
+    (problem,) = problems_of(workload={"kind": "reference", "batches_per_epoch": 100_000, "global_batch": 4096})
+    assert "409600000 in an epoch; expected at most 10000000" in problem
+
+
+@pytest.mark.parametrize("data", [[], None, 3, "x", [("workload", 1)]])
+def test_data_that_is_no_mapping_is_refused(data):
+    with pytest.raises(UsageError, match=r"scenario: found .*; expected a mapping"):
+        Scenario.build(data)
+
+
+def test_bf16_over_a_change_of_ranks_needs_a_tolerance_above_its_rounding():
+    with pytest.raises(UsageError, match=r"bf16 on 4 and 2 ranks .* found tolerance=0\.0001; expected tolerance=1e-3 or more"):
+        job("sharded", ranks=(4, 2), precision="bf16")
+    for change in ({"tolerance": 1e-3}, {"ranks": (2, 2)}, {"precision": "fp16"}):
+        assert job("sharded", **{"ranks": (4, 2), "precision": "bf16", **change})
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [({"rank": 2}, "ranks"), ({"tolerence": 0.1}, "tolerance"), ({"precison": "fp16"}, "precision"), ({"fault": "x"}, "faults")],
+)
+def test_a_misspelt_setting_of_a_job_is_answered_with_the_right_one(settings, hint):
+    with pytest.raises(UsageError, match=f"extra inputs are not permitted; found .*; did you mean {hint}\\?$"):
+        job(**settings)
+
+
+def test_a_misspelt_field_of_a_command_is_answered_with_the_right_one():
+    (problem,) = problems_of(workload=command(prob=True))
+    assert problem == "workload.prob: extra inputs are not permitted; found True; did you mean probe?"
+
+
+def test_an_unknown_defect_is_not_said_to_have_been_an_option():
+    with pytest.raises(UsageError, match=r"^defect no-optimiser: unknown; did you mean no-optimizer\? Expected one of "):
+        job(defects="no-optimiser")
+    with pytest.raises(UsageError, match=r"^defect in-place: exists in the format single only, found dcp$"):
+        job("dcp", defects="in-place")

@@ -20,6 +20,7 @@ from histories import (
     scenario,
 )
 
+from harness.judge import judge
 from harness.oracle.completion import completion
 from harness.store import Baseline
 
@@ -198,3 +199,13 @@ def test_a_restart_that_declines_what_was_left_alone_is_a_bad_refusal(tmp_path):
     finding = only(completion(run, baseline()), "bad-refusal")
     assert finding.component == "checkpoint-files"
     assert finding.message.endswith("it declined to resume: unknown schema: x.pt: expected a, found b")
+
+
+@pytest.mark.parametrize("exits", [(exited(0, 0), exited(1, 0)), (exited(-1, 0),)], ids=["ranks", "launcher"])
+def test_a_log_that_is_missing_though_all_left_well_is_no_crash(exits):
+    run = killed_and_resumed()
+    replace_exits(run, 1, *exits)
+    del run.attempts[1].ranks[1]
+    assert completion(run, baseline()) == []
+    verdict = judge(run, baseline())
+    assert (verdict.outcome, verdict.kind) == ("INCONCLUSIVE", "not-comparable")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from histories import (
     KILL,
@@ -18,6 +20,7 @@ from histories import (
 )
 
 from harness.oracle.fired import fired
+from harness.oracle.numerics import numerics
 
 
 def case(tmp_path, fault, *records, ranks=2):
@@ -109,3 +112,18 @@ def test_a_bad_batch_must_have_been_reached_in_the_uninterrupted_run(tmp_path):
 
 def test_records_are_read_not_guessed():
     assert record(killed_and_resumed(), 0, "fired")["fault"] == KILL
+
+
+def test_any_number_of_bad_batches_is_judged_without_a_list_of_them(tmp_path):
+    fault = "overflow rank 0 at batch 3 times 999999999"
+    # As if it stood in a plan of a foreign job, whose number of batches nobody has said.
+    case = scenario(faults=()).model_copy(update={"faults": (fault,)})
+    many = run_of(attempt(0, 1, 14, path=tmp_path), case=case)
+    tracemalloc.start()
+    findings = fired(many, baseline()) + numerics(many, baseline())
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    finding = only([one for one in findings if one.oracle == "fired"], "fault-did-not-fire")
+    assert "never reached batch 25-1000000001" in finding.message
+    assert finding.expected == "batches 3-1000000001"
+    assert peak_bytes < 1 << 24
