@@ -82,7 +82,7 @@ def test_a_check_that_could_not_begin_leaves_no_folder(tmp_path):
         (("--reference", "single", "--crash-points", "-1"), ["--crash-points -1: expected all, or a number"]),
         (("--reference", "single", "--defect", "no-such"), ["no-such: unknown"]),
         (("--defect", "no-fsync", "--", "true"), ["--defect plants a defect in the reference trainer"]),
-        (("--", "no-such-program"), ["command 'no-such-program' does not exist"]),
+        (("--", "no-such-program", "{ckpt}"), ["command 'no-such-program' does not exist"]),
         (("--reference", "single", "--save", "9"), ["--save 9: the job saves 3 times"]),
     ],
 )
