@@ -286,6 +286,7 @@ class Observer:
         self.exit_status = None  # whoever was asked to exit has not
         self._batch += 1
         self._step += tag == "STEP"
+        self._saves.batch_done()
         values = [float(one) for one in self._losses]
         samples = self._samples or self._others
         self._losses, self._samples, self._others, self._inside = [], [], [], None

@@ -52,6 +52,7 @@ class Saves:
         self.pending = 0
         self.busy = False
         self._elsewhere = False
+        self._serialised = False  # in this batch, into memory: what is written next is a save, whatever its name
         self._main = threading.get_ident()
         sys.addaudithook(self._heard)
         when_imported("torch", self._patch_torch)
@@ -63,6 +64,10 @@ class Saves:
         """Whether nothing of the current save has been written in the background since the last call."""
         elsewhere, self._elsewhere = self._elsewhere, False
         return not elsewhere and self.pending == 0
+
+    def batch_done(self) -> None:
+        """What was serialised before is no matter of what is written from now on."""
+        self._serialised = False
 
     def taken(self) -> str:
         """Forgets the current save, and returns its name."""
@@ -88,7 +93,9 @@ class Saves:
         writes = any(letter in mode for letter in "wx+") if isinstance(mode, str) else bool(flags & _WRITE_FLAGS)
         if not writes and not appends:
             self._read(inside)
-        elif writes and not appends and not _LOGS.search(inside) and not (flags & getattr(os, "O_DIRECTORY", 0)):
+        elif flags & getattr(os, "O_DIRECTORY", 0):
+            return
+        elif (self._serialised and _in_bytes(mode)) or (writes and not appends and not _LOGS.search(inside)):
             self._touched(inside)
 
     def _renames(self, source: Any, target: Any) -> None:
@@ -152,7 +159,15 @@ class Saves:
 
     def _patch_torch(self) -> None:
         real = sys.modules["torch"].save
-        put_in_place({real: self._seeing(real, self._touched, 1, "f")})
+        seen = self._seeing(real, self._touched, 1, "f")
+
+        @functools.wraps(real)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            target = kwargs.get("f", args[1] if len(args) > 1 else None)
+            self._serialised = self._serialised or not isinstance(target, (str, os.PathLike))
+            return seen(*args, **kwargs)
+
+        put_in_place({real: save})
 
     def _patch_safetensors(self, name: str) -> None:
         module = sys.modules[name]
@@ -196,6 +211,11 @@ class Saves:
             return answer
 
         return async_save
+
+
+def _in_bytes(mode: Any) -> bool:
+    """Whether a file is opened for bytes, or by its descriptor alone: figures for people are text."""
+    return not isinstance(mode, str) or "b" in mode
 
 
 def _top(inside: str) -> str:
