@@ -148,9 +148,10 @@ def test_a_torn_leftover_that_the_next_save_commits_is_found(check):
     # Nobody reads that checkpoint as long as the job goes on: it takes one more restart.
     _, done = check("trusts", options=("--power-cut", "none", "--no-recovery", "--budget", "20m"))
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "a kill in the middle of rank 0's" in done.stdout
-    assert "ckpt.pt.tmp leaves a part of it" in done.stdout
-    assert "repeat: harness replay " in done.stdout
+    assert "1. last-good-lost (checkpoint-files): rank 0's open of ckpt.pt.tmp comes before" in done.stdout
+    assert "rank 0's last write of ckpt.pt.tmp" in done.stdout
+    assert "\n2. " not in done.stdout
+    assert "-resaved/plan.toml" in done.stdout
 
 
 @pytest.mark.parametrize(

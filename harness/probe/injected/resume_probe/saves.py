@@ -95,7 +95,7 @@ class Saves:
             self._read(inside)
         elif flags & getattr(os, "O_DIRECTORY", 0):
             return
-        elif (self._serialised and _in_bytes(mode)) or (writes and not appends and not _LOGS.search(inside)):
+        elif (self._serialised and appends) or (writes and not appends and not _LOGS.search(inside)):
             self._touched(inside)
 
     def _renames(self, source: Any, target: Any) -> None:
@@ -211,11 +211,6 @@ class Saves:
             return answer
 
         return async_save
-
-
-def _in_bytes(mode: Any) -> bool:
-    """Whether a file is opened for bytes, or by its descriptor alone: figures for people are text."""
-    return not isinstance(mode, str) or "b" in mode
 
 
 def _top(inside: str) -> str:
