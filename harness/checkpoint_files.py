@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,9 +51,10 @@ def snapshot(root: Path, below: str = "") -> Files:
 
 
 def listing(directory: RunDirectory, root: Path) -> dict[str, object]:
-    """The fields of a `files` record: `files`, and `heads` of those that have grown since they were part of a commit.
+    """The fields of a `files` record: `files`, and `heads` of those that have grown.
 
-    A head is as many bytes as the file had then: a checkpoint that is appended to stays what it was.
+    A head is as many bytes as the file had when it was part of a commit, or when an attempt began: a checkpoint that is appended
+    to stays what it was.
 
     Args:
         directory: of the case, whose logs say what was committed.
@@ -62,23 +64,32 @@ def listing(directory: RunDirectory, root: Path) -> dict[str, object]:
         OSError: a file cannot be read.
     """
     files = snapshot(root)
-    sizes: dict[str, int] = {}
+    known: dict[str, set[int]] = {}
     for folder in directory.attempts():
         for record in read_records(folder / "attempt.jsonl")[0]:
-            if record["event"] == "committed":
-                sizes |= {path: size for path, (size, _) in record["files"].items()}
-    heads = {path: _head(root / path, size) for path, size in sizes.items() if path in files and files[path][0] > size}
-    return {"files": files, "heads": {path: head for path, head in heads.items() if head is not None}}
+            if record["event"] == "committed" or (record["event"] == "files" and record["moment"] == "begin"):
+                for path, (size, _) in record["files"].items():
+                    known.setdefault(path, set()).add(size)
+    heads: dict[str, list[tuple[int, str]]] = {}
+    for path, (length, _) in files.items():
+        shorter = sorted(size for size in known.get(path, ()) if size < length)
+        if shorter and (found := _heads(root / path, shorter)):
+            heads[path] = found
+    return {"files": files, "heads": heads}
 
 
-def _head(path: Path, size: int) -> tuple[int, str] | None:
+def _heads(path: Path, sizes: Sequence[int]) -> list[tuple[int, str]]:
+    """The digests of so many bytes each, in ascending order, in one pass; none of what is no file."""
     if path.is_symlink() or not path.is_file():
-        return None
-    digest = hashlib.sha256()
+        return []
+    digest, found, place = hashlib.sha256(), [], 0
     with path.open("rb") as file:
-        for start in range(0, size, _PIECE_BYTES):
-            digest.update(file.read(min(_PIECE_BYTES, size - start)))
-    return size, digest.hexdigest()
+        for size in sizes:
+            while place < size and (piece := file.read(min(_PIECE_BYTES, size - place))):
+                digest.update(piece)
+                place += len(piece)
+            found.append((size, digest.hexdigest()))
+    return found
 
 
 def _content(path: Path) -> tuple[int, str]:

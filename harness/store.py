@@ -97,9 +97,11 @@ def _wrong_field(record: Record) -> str:
         if type(record.get(name)) is not kind:
             return name
     if record["event"] == "files":
-        for name, entries in (("files", record["files"]), ("heads", record.get("heads", {}))):
-            if not isinstance(entries, dict) or not all(map(_is_file_entry, entries.values())):
-                return name
+        if not all(map(_is_file_entry, record["files"].values())):
+            return "files"
+        heads = record.get("heads", {})
+        if not isinstance(heads, dict) or not all(isinstance(e, list) and all(map(_is_file_entry, e)) for e in heads.values()):
+            return "heads"
     return ""
 
 
@@ -277,11 +279,11 @@ class AttemptRun:
                 return (self.path / name).read_text(errors="replace")
         return ""
 
-    def heads(self, moment: str) -> Files:
-        """Of files that had grown since they were part of a commit, their content up to the length of then."""
+    def heads(self, moment: str) -> dict[str, list[tuple[int, str]]]:
+        """Of files that had grown since a commit, or since an attempt began, their content up to the length of then."""
         records = self.of("files", moment=moment)
         heads = records[-1].get("heads", {}) if records else {}
-        return {path: (int(size), digest) for path, (size, digest) in heads.items()}
+        return {path: [(int(size), digest) for size, digest in entries] for path, entries in heads.items()}
 
     def files(self, moment: str) -> Files | None:
         """The checkpoint directory at the `begin` or `end` of the attempt; None if that was not recorded."""

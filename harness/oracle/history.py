@@ -273,7 +273,7 @@ def lost_files(commit: Commit, attempt: AttemptRun, moment: str) -> list[str]:
     files, heads = attempt.files(moment), attempt.heads(moment)
     if commit.files is None or files is None:
         return []
-    return sorted(path for path, content in commit.files.items() if content not in (files.get(path), heads.get(path)))
+    return sorted(path for path, content in commit.files.items() if content not in (files.get(path), *heads.get(path, [])))
 
 
 def resume_record(log: RankLog) -> Record | None:

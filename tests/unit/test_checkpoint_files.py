@@ -32,8 +32,18 @@ def test_a_listing_has_the_head_of_what_has_grown(case):
     (directory.checkpoints / "a").write_bytes(b"one and more")
     (directory.checkpoints / "b").write_bytes(b"other")
     found = checkpoint_files.listing(directory, directory.checkpoints)
-    assert found["heads"] == {"a": (3, hashlib.sha256(b"one").hexdigest())}
+    assert found["heads"] == {"a": [(3, hashlib.sha256(b"one").hexdigest())]}
     assert {path: size for path, (size, _) in found["files"].items()} == {"a": 12, "b": 5}
+
+
+def test_a_listing_has_the_head_of_what_an_attempt_began_with(case):
+    directory = case(b"one")
+    begun = {"event": "files", "moment": "begin", "files": {"a": [7, "x"]}}
+    directory.attempt(1).mkdir()
+    (directory.attempt(1) / "attempt.jsonl").write_text(json.dumps(begun) + "\n")
+    (directory.checkpoints / "a").write_bytes(b"one and more")
+    heads = checkpoint_files.listing(directory, directory.checkpoints)["heads"]
+    assert heads == {"a": [(size, hashlib.sha256(b"one and more"[:size]).hexdigest()) for size in (3, 7)]}
 
 
 @pytest.mark.parametrize("content", [None, b"on", b"two"])

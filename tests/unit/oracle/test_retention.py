@@ -54,7 +54,7 @@ def test_a_file_that_has_grown_still_holds_what_was_committed(head):
     size, digest = record_at_end["files"][name_of(12)]
     record_at_end["files"][name_of(12)] = [size + 100, "9" * 64]
     if head != "missing":
-        record_at_end["heads"] = {name_of(12): [size, digest if head == "as committed" else "8" * 64]}
+        record_at_end["heads"] = {name_of(12): [[3, "0" * 64], [size, digest if head == "as committed" else "8" * 64]]}
     kinds = [finding.kind for finding in retention(run, baseline())]
     assert kinds == ([] if head == "as committed" else ["last-good-lost"])
 
