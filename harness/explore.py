@@ -350,7 +350,9 @@ class _Task:
     def _judged(self, directory: RunDirectory, state: CrashState, name: str) -> tuple[Verdict, Path]:
         """The verdict; where all is well but another thing was saved than usual, that of a restart from there if it is worse."""
         verdict = judge_stored(directory.path)
-        if verdict.outcome == "PASS" and (later := kill_after_unusual_save(directory, self.recorded.attempt + 1, self.usual)):
+        steps = self.recorded.scenario.workload.steps
+        after = (directory, self.recorded.attempt + 1, self.usual, steps)
+        if verdict.outcome == "PASS" and (later := kill_after_unusual_save(*after)):
             again = self._resume(state, f"{name}-resaved", later)
             worse = judge_stored(again.path)
             if worse.outcome == "FAIL":

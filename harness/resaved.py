@@ -33,24 +33,31 @@ def usual_saves(folders: Sequence[Path]) -> Usual:
     return found
 
 
-def kill_after_unusual_save(directory: RunDirectory, first: int, usual: Usual) -> str:
-    """A kill soon after the first save that is not as usual, as a sentence; "" if all are.
+def kill_after_unusual_save(directory: RunDirectory, first: int, usual: Usual, steps: int | None = None) -> str:
+    """A kill soon after the first save that is not as usual, as a sentence; "" if all are, or nothing comes after it.
 
     Args:
         directory: of a case.
         first: the attempt to begin with.
         usual: what is saved without a crash.
+        steps: of the whole job, where that is known.
     """
+    index, step = _unusual(directory, first, usual)
+    return f"sigkill all ranks at step {step} attempt {index}" if step and (steps is None or step <= steps) else ""
+
+
+def _unusual(directory: RunDirectory, first: int, usual: Usual) -> tuple[int, int]:
+    """The attempt, and a step after the unusual save in it; 0 where there is none."""
     for index, folder in list(enumerate(directory.attempts()))[first:]:
         if step := _leftover_renamed(folder):
-            return f"sigkill all ranks at step {step + 1} attempt {index}"
+            return index, step + 1
         for step, files in _saves(folder).items():
             known, exact = usual.get(step, (files, True))  # of other steps nothing is known
             if (files != known) if exact else (_lengths(files) != _lengths(known)):
                 # An asynchronous save may be reported a while after its step; it is there before the next one.
                 until = min((other for other in usual if other > step), default=step + 1)
-                return f"sigkill all ranks at step {step + max(1, (until - step) // 2)} attempt {index}"
-    return ""
+                return index, step + max(1, (until - step) // 2)
+    return 0, 0
 
 
 def _leftover_renamed(folder: Path) -> int:

@@ -70,4 +70,6 @@ def test_a_leftover_that_is_given_another_name_is_unusual_too(run, operations, f
     ],
 )
 def test_the_kill_comes_after_the_first_unusual_save(run, saves, fault):
-    assert kill_after_unusual_save(run({3: [[1, "never looked at"]]}, saves), 1, USUAL) == fault
+    directory = run({3: [[1, "never looked at"]]}, saves)
+    assert kill_after_unusual_save(directory, 1, USUAL) == fault
+    assert kill_after_unusual_save(directory, 1, USUAL, steps=3) == ""  # the job is over by then
