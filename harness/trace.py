@@ -269,12 +269,13 @@ def _saves_by_marks(events: Sequence[Event]) -> list[SaveWindow]:
 
 def _before(events: Sequence[Event], start: int) -> int:
     """Where a save really begins: what is done to files since the last batch (an old checkpoint removed, say) belongs to it."""
-    place = start
-    while place and isinstance(events[place - 1], Operation):
+    place = first = start
+    while place and (isinstance(event := events[place - 1], Operation) or event.what == "state"):
         place -= 1
+        first = place if isinstance(event, Operation) else first
     last = events[place - 1] if place else None
     # Behind the end of another save it is that one's rotation.
-    return place if isinstance(last, Mark) and last.what == "batch" else start
+    return first if isinstance(last, Mark) and last.what == "batch" else start
 
 
 def _windows(starts: Sequence[tuple[str, int, int | None]], end: int) -> list[SaveWindow]:

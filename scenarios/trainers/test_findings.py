@@ -31,8 +31,13 @@ class StillFailsError(Exception):
     """It fails exactly as it is written down."""
 
 
-@pytest.mark.xfail(strict=True, raises=StillFailsError, reason="see docs/findings.md")
-@pytest.mark.parametrize("name", FINDINGS)
+def case(name):
+    # The first line of the file says what the library does.
+    reason = (FOLDER / f"{name}.toml").read_text().splitlines()[0].removeprefix("# ")
+    return pytest.param(name, marks=pytest.mark.xfail(strict=True, raises=StillFailsError, reason=reason))
+
+
+@pytest.mark.parametrize("name", [case(name) for name in FINDINGS])
 def test_a_finding_still_holds(harness_workbench, name):
     verdict, directory = run_case(read_plan(FOLDER / f"{name}.toml").scenario, harness_workbench)
     shutil.rmtree(directory.path)

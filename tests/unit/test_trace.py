@@ -59,8 +59,9 @@ def test_a_name_that_is_used_again_is_another_save():
 def test_what_is_removed_before_a_save_says_that_it_begins_belongs_to_it():
     batch = Mark(0, "batch", "", 1, None)
     first = [save(0, "begin", "s1"), (0, "rename", "s1.tmp", "s1"), (0, "unlink", "s0"), save(0, "end", "s1")]
-    trace = trace_of(batch, *first, batch, (0, "unlink", "s1"), save(0, "begin", "s2"), (0, "rename", "s2.tmp", "s2"))
-    assert [(window.name, window.start, window.stop) for window in trace.saves()] == [("s1", 1, 6), ("s2", 6, 9)]
+    said = Mark(0, "state", "saving", 1, None)  # right before the save begins
+    trace = trace_of(batch, *first, batch, (0, "unlink", "s1"), said, save(0, "begin", "s2"), (0, "rename", "s2.tmp", "s2"))
+    assert [(window.name, window.start, window.stop) for window in trace.saves()] == [("s1", 1, 6), ("s2", 6, 10)]
 
 
 def names(*events):
