@@ -1,0 +1,5 @@
+"""`python -m harness.cli`: the commands, without the console script."""
+
+from harness.cli import main
+
+main()

@@ -1,0 +1,53 @@
+"""`harness bench`: what the harness costs and how well it judges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from harness.cli.common import no_place_for, write
+from harness.errors import EXIT_FAIL, EXIT_PASS
+
+
+@click.command(name="bench")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the figures as JSON.")
+@click.option("--cases", default="10", show_default=True, help="Warm cases to time.")
+@click.option("--cold-cases", default="2", show_default=True, help="Cases through torchrun to time.")
+@click.option("--save-width", default="896", show_default=True, help="Width of the model that is saved (896: 232 MB).")
+@click.option("--states", default=None, help="Crash states of a save to explore. [default: all]")
+@click.option("--defects", is_flag=True, help="Instead: run every planted defect and the healthy jobs, print the two rates.")
+@click.option("--everything", is_flag=True, help="With --defects: all combinations of healthy settings (half an hour or more).")
+def bench(
+    json_file: Path | None, cases: str, cold_cases: str, save_width: str, states: str | None, defects: bool, everything: bool
+) -> int:
+    """Measures this machine: cases per minute warm and through torchrun, the gate's cost, memory per rank. Prints ratios.
+
+    With --defects it measures the judge: how many planted defects it names rightly, and its false alarms. The exit code is
+    then 1 if either is not perfect.
+
+    Example: harness bench --json bench.json
+    """
+    from harness.bench import Request, defect_rates, measure, to_json
+    from harness.report.tables import bench_table
+
+    problems = no_place_for(json_file)
+    if everything and not defects:
+        problems.append("--everything is for --defects; expected --defects with it")
+    request = Request.parse(cases, cold_cases, save_width, states, problems)
+
+    if defects:
+        rates = defect_rates(everything, lambda text: click.echo(text, err=True))
+        click.echo(f"named correctly / planted: {rates['defects_named']} / {rates['defects_planted']}")
+        click.echo(f"false alarms / healthy:    {rates['false_alarms']} / {rates['healthy']}")
+        if json_file:
+            write(json_file, to_json(rates))
+        return EXIT_PASS if rates["defects_named"] == rates["defects_planted"] and not rates["false_alarms"] else EXIT_FAIL
+
+    figures = measure(
+        request.cases, request.cold_cases, request.save_width, request.states, lambda text: click.echo(text, err=True)
+    )
+    bench_table(figures)
+    if json_file:
+        write(json_file, to_json(figures))
+    return EXIT_PASS

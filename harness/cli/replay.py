@@ -1,0 +1,52 @@
+"""`harness replay`: the case of a replay file once more."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from harness.cli.common import exit_code, make_writable, no_folder, no_place_for, write
+from harness.errors import UsageError
+
+
+@click.command(name="replay")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where the new run directory goes."
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the result as JSON.")
+def replay(file: Path, out: Path, json_file: Path | None) -> int:
+    """Runs the case of a replay file (a plan.toml, or the run directory that holds it) once more.
+
+    Example: harness replay runs/test_x/plan.toml
+    """
+    from harness.case import Workbench, run_case
+    from harness.plan import read_plan, versions
+    from harness.report.result import result, to_text
+    from harness.report.text import render
+    from harness.session import Session
+    from harness.store import read_baseline
+
+    problems = [*no_folder(out), *no_place_for(json_file, out)]
+    try:
+        plan = read_plan(file)
+    except UsageError as error:
+        raise UsageError([*error.problems, *problems]) from None
+    if problems:
+        raise UsageError(problems)
+    for name, recorded in plan.versions.items():
+        if versions().get(name) != recorded:
+            click.echo(f"note: recorded with {name} {recorded}, repeated with {versions().get(name)}", err=True)
+    make_writable(out)
+    session = Session.new()
+    try:
+        verdict, directory = run_case(plan.scenario, Workbench(out.resolve(), out.resolve() / "baselines", session.warm()))
+    finally:
+        session.close()
+    click.echo(render(verdict, directory.path))
+    if json_file:
+        document = result(["harness", *sys.argv[1:]], plan.scenario, read_baseline(directory.golden), [verdict])
+        write(json_file, to_text(document))
+    return exit_code(verdict)
