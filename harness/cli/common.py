@@ -19,6 +19,7 @@ EXITS = {"PASS": EXIT_PASS, "FAIL": EXIT_FAIL, "INCONCLUSIVE": EXIT_INCONCLUSIVE
 
 
 def exit_code(verdict: Verdict) -> int:
+    """What the process ends with for this verdict."""
     return EXITS[verdict.outcome]
 
 
@@ -88,6 +89,7 @@ def no_place_for(file: Path | None, out: Path | None = None) -> list[str]:
 
 
 def write(path: Path, text: str) -> None:
+    """Writes a result. Raises: UsageError if it cannot be written."""
     try:
         path.write_text(text)
     except OSError as error:
