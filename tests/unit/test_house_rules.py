@@ -46,6 +46,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
             "bench",
             "bench_crash",
             "bench_probe",
+            "kinds",
         ),
         *("interval", "power_check", "interleavings", "check", "tracing", "check_request"),
         *("warming", "check_plan", "check_command"),
