@@ -43,6 +43,8 @@ _COMPARED = (
     "digests",
     "checkpoint",
 )
+# Field of a `state` record → what stands before its names among the noise.
+_NOISY = {"digests": "", "averages": "averages.", "generators": "generators.", "attributes": "attributes."}
 _NOT_IN_THE_NUMBERS = ("format", "on_save_error", "reshard", "collective_timeout_s", "workers")
 
 
@@ -252,8 +254,9 @@ def noisy_components(first: dict[int, RankLog], second: dict[int, RankLog]) -> f
     found: set[str] = set()
     for rank in first.keys() & second.keys():
         for one, other in zip(first[rank].of("state"), second[rank].of("state"), strict=False):
-            a, b = one.get("digests") or {}, other.get("digests") or {}
-            found |= {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
+            for field, start in _NOISY.items():
+                a, b = one.get(field) or {}, other.get(field) or {}
+                found |= {start + name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
     return frozenset(found)
 
 

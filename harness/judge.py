@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.oracle.asynchrony import asynchrony
+from harness.oracle.attributes import attributes
 from harness.oracle.clarity import clarity
 from harness.oracle.completion import completion
 from harness.oracle.control import control
@@ -23,6 +24,7 @@ from harness.oracle.hygiene import hygiene
 from harness.oracle.integrity import integrity
 from harness.oracle.liveness import liveness
 from harness.oracle.loss import loss, max_difference
+from harness.oracle.memory import memory
 from harness.oracle.numerics import numerics
 from harness.oracle.progress import progress
 from harness.oracle.refusal import refusal
@@ -50,7 +52,9 @@ ORACLES: tuple[Oracle, ...] = (
     data,
     loss,
     state,
+    attributes,
     numerics,
+    memory,
     hygiene,
 )
 

@@ -34,7 +34,7 @@ _RANKS = (
     ),
     ("data-repeated", "data-skipped", "diverged", "numerics"),
     ("state-lost",),
-    ("not-durable", "retention", "leak", "blocking-save"),
+    ("not-durable", "retention", "leak", "blocking-save", "load-memory"),
 )
 _REASONS = ("baseline-unstable", "harness-error", "foreign-death", "not-comparable", "fault-did-not-fire", "out-of-time")
 # Failures of which a lost component is the likely cause.
@@ -179,7 +179,7 @@ def likely_causes(root: Finding, findings: Sequence[Finding]) -> list[Finding]:
     """The lost components that a failure can be due to: those of the first attempt that lost any, up to its own."""
     if root.kind not in FELT_IN_NUMBERS:
         return []
-    lost = [finding for finding in findings if finding.kind == "state-lost" and finding.oracle == "state"]
+    lost = [finding for finding in findings if finding.kind == "state-lost" and finding.oracle in ("state", "attributes")]
     if root.kind == "state-lost" and root not in lost:
         return []
     until = math.inf if root.attempt is None else root.attempt

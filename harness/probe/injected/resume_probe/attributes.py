@@ -27,7 +27,6 @@ _DEEPEST, _MOST_OBJECTS, _MOST_ITEMS = 5, 600, 256
 _MOST_TEXT = 40
 # A tensor that is no copy of the parameters is read only where it is small: data sets are in variables, too.
 _MOST_BYTES = 1 << 22
-_NO_STATE = ("self", "args", "kwargs")
 _PLAIN = (bool, int, float, str, type(None))
 # By their exact types: a class of the trainer's own would be asked, and its code would run.
 _MAPPINGS = (dict, OrderedDict, defaultdict)
@@ -45,7 +44,17 @@ class Attributes:
         paths = (*sysconfig.get_paths().values(), own)
         self._elsewhere = tuple({os.path.realpath(path) + os.sep for path in paths if path})
         self._ours: dict[str, bool] = {}
+        self._said: dict[str, str] = {}
         self._read: dict[int, tuple[weakref.ref[torch.Tensor], int, int, str]] = {}
+
+    def news(self, found: Found) -> dict[str, dict[str, Any]]:
+        """What stands where now, of `attributes` only what has changed since the last time: None for what is gone."""
+        now = self.look(found)
+        plain = now["attributes"]
+        changed: dict[str, str | None] = {name: value for name, value in plain.items() if self._said.get(name) != value}
+        changed.update((name, None) for name in self._said if name not in plain)
+        self._said = plain
+        return {**now, "attributes": changed}
 
     def look(self, found: Found) -> dict[str, dict[str, str]]:
         """What stands where now.
@@ -83,7 +92,7 @@ class Attributes:
             if frame.f_code.co_name == "<module>":
                 continue
             for name, value in list(frame.f_locals.items()):
-                if name == "self" or name not in _NO_STATE:
+                if name.isidentifier():  # those of comprehensions, and of tools that rewrite code, are not
                     yield f"{frame.f_code.co_name}().{name}", value
 
     def _is_ours(self, file: str) -> bool:
@@ -126,7 +135,9 @@ class _Walk:
         self.attributes: dict[str, str] = {}
         self._of = attributes
         self._seen: set[int] = set()
-        self._known = found.tensor_ids()
+        known = found.tensors()
+        self._known = {id(one) for one in known}
+        self._places = {one.data_ptr() for one in known if not hasattr(one, "to_local") and one.numel()}
         self._shapes = found.shapes()
 
     def visit(self, name: str, value: Any, depth: int) -> None:
@@ -169,7 +180,7 @@ class _Walk:
         kinds = {type(one) for _, one in items}
         if all(issubclass(kind, torch.Tensor) for kind in kinds):
             shapes = tuple(sorted(tuple(one.shape) for _, one in items))
-            if shapes in self._shapes and not self._known & {id(one) for _, one in items}:
+            if shapes in self._shapes and not any(self._is_known(one) for _, one in items):
                 self.averages[name] = digests.digest([f"{key}{self._of.of_tensor(one)}" for key, one in items])
                 return
         if kinds <= set(_PLAIN):
@@ -178,9 +189,13 @@ class _Walk:
         for key, one in items:
             self.visit(f"{name}[{_key(key)}]", one, depth + 1)
 
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        """Whether it is the job's already, or another name for the same memory, as in a state dict."""
+        return id(tensor) in self._known or (not hasattr(tensor, "to_local") and tensor.data_ptr() in self._places)
+
     def _tensor(self, tensor: torch.Tensor) -> str | None:
         """None for what is the job's already, what is computed and not kept, and what is large."""
-        if id(tensor) in self._known or tensor.grad_fn is not None or tensor.layout != torch.strided:
+        if self._is_known(tensor) or tensor.grad_fn is not None or tensor.layout != torch.strided:
             return None
         if tensor.numel() * tensor.element_size() > _MOST_BYTES or hasattr(tensor, "to_local"):
             return None

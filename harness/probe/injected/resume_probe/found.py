@@ -92,13 +92,14 @@ class Found:
             found |= {tuple(sorted(parameters)), tuple(sorted([*parameters, *(tuple(one.shape) for one in root.buffers())]))}
         return found - {()}
 
-    def tensor_ids(self) -> set[int]:
-        """Of all tensors that belong to models, averages and optimizers: they are known without a name of a variable."""
-        ids = {id(one) for module in (*self.roots, *self.averages) for one in (*module.parameters(), *module.buffers())}
+    def tensors(self) -> list[torch.Tensor]:
+        """All that belong to models, averages and optimizers: they are known without a name of a variable."""
+        found = [one for module in (*self.roots, *self.averages) for one in (*module.parameters(), *module.buffers())]
         for optimizer in self.optimizers:
-            ids |= {id(value) for state in optimizer.state.values() if isinstance(state, dict) for value in state.values()}
-            ids |= {id(one) for group in optimizer.param_groups for one in group["params"]}
-        return ids
+            states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+            found += [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+            found += [one for group in optimizer.param_groups for one in group["params"]]
+        return found + [one.grad for one in found if one.requires_grad and one.grad is not None]
 
     @property
     def optimizers(self) -> list[Optimizer]:

@@ -297,7 +297,7 @@ class Observer:
         fields: dict[str, Any] = {"digests": digests.of_components(read), "values": values(parts)}
         if all_of_it:
             fields |= {"parts": digests.briefly(read), **whole(parts, found.is_partial)}
-        return fields | (self._attributes.look(found) if attributes else {})
+        return fields | (self._attributes.news(found) if attributes else {})
 
     def _write_state(self, moment: str, *, all_of_it: bool, attributes: bool = True) -> None:
         self.log.write("state", moment=moment, step=self._step, **self._state(all_of_it=all_of_it, attributes=attributes))
