@@ -23,7 +23,7 @@ from filelock import FileLock
 from harness.errors import LaunchError, UsageError
 from harness.launch.connection import Launcher
 from harness.plan import Plan, make_plan, versions
-from harness.scenario import Command, Reference, Scenario
+from harness.scenario import Command, Launch, Reference, Scenario
 from harness.store import Baseline, RankLog, RunDirectory, parse_float, read_baseline, read_rank_logs, read_records
 from harness.supervisor import run_attempts
 
@@ -50,8 +50,12 @@ _NOT_IN_THE_NUMBERS = ("format", "on_save_error", "reshard", "collective_timeout
 _NOT_PLAIN = ("defects", "accumulate", "recompute", "activation_limit")
 
 
-def golden_scenario(scenario: Scenario) -> Scenario:
+def golden_scenario(scenario: Scenario, launch: Launch = "cold") -> Scenario:
     """The uninterrupted job: the ranks of the first attempt, only the faults that belong to the data.
+
+    Args:
+        scenario: whose.
+        launch: how a job that is watched from inside is started; as it stands, unless other ways are known to give the same.
 
     The healthy reference trainer's numbers must not depend on how it is launched, in which format it saves, or what it does
     when a save fails. Its golden run therefore has one form for all of these, so that fewer are needed, and a case that
@@ -67,7 +71,7 @@ def golden_scenario(scenario: Scenario) -> Scenario:
     }
     workload = scenario.workload
     if isinstance(workload, Command) and workload.probe:
-        changes["launch"] = "cold"  # as the user starts it
+        changes["launch"] = launch
     if isinstance(workload, Reference):
         changes["launch"] = "warm"
         if scenario.compare_with == "plain":
@@ -79,10 +83,10 @@ def golden_scenario(scenario: Scenario) -> Scenario:
     return scenario.model_copy(update=changes)
 
 
-def cache_key(scenario: Scenario) -> str:
+def cache_key(scenario: Scenario, launch: Launch = "cold") -> str:
     """Equal for two scenarios exactly if their golden runs must give the same numbers."""
     facts = {
-        "scenario": golden_scenario(scenario).model_dump(mode="json", exclude={"name", "tolerance", "deadline_s"}),
+        "scenario": golden_scenario(scenario, launch).model_dump(mode="json", exclude={"name", "tolerance", "deadline_s"}),
         "versions": versions(),
         "source": _source_digest(),
         "command": _files_of(scenario.workload) if isinstance(scenario.workload, Command) else None,
@@ -94,7 +98,9 @@ def cache_key(scenario: Scenario) -> str:
 Again = Callable[[Path], tuple[Scenario, Launcher]]
 
 
-def obtain(scenario: Scenario, cache: Path, launcher: Launcher, again: Again | None = None) -> tuple[Baseline, Path]:
+def obtain(
+    scenario: Scenario, cache: Path, launcher: Launcher, again: Again | None = None, launch: Launch = "cold"
+) -> tuple[Baseline, Path]:
     """The baseline of a scenario, from the cache or by running it twice.
 
     Args:
@@ -103,6 +109,7 @@ def obtain(scenario: Scenario, cache: Path, launcher: Launcher, again: Again | N
         launcher: how the ranks are started.
         again: given the first run's logs, another way to start the second one. Where that cannot be started, or its numbers are
             others, the second is started like the first, and the baseline says why.
+        launch: as of `golden_scenario`; the launcher is the one for it.
 
     Returns:
         The baseline and the directory that it is stored in.
@@ -111,11 +118,11 @@ def obtain(scenario: Scenario, cache: Path, launcher: Launcher, again: Again | N
         LaunchError, CapabilityError: it could not be run.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    target = cache / cache_key(scenario)
+    target = cache / cache_key(scenario, launch)
     with FileLock(cache / f"{target.name}.lock", timeout=_LOCK_S):
         if not (target / "baseline.json").is_file():
             shutil.rmtree(target, ignore_errors=True)
-            _make(golden_scenario(scenario), target, launcher, again)
+            _make(golden_scenario(scenario, launch), target, launcher, again)
     return read_baseline(target), target
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,8 @@ def rates(cases: Sequence[Planted], bench: Workbench, say: Callable[[str], None]
         Kind → `planted`, `detected`, `named`, `healthy`, `false_alarms`.
     """
     found: dict[str, dict[str, int]] = {}
+    # Scripts of the project's own, of which it is known that they give the same numbers however they are started.
+    bench = replace(bench, golden_launch="warm")
     for case, verdict in run_all(partial(_run, bench), cases, jobs):
         counts = found.setdefault(case.kind, dict.fromkeys(("planted", "detected", "named", "healthy", "false_alarms"), 0))
         right = case.named(verdict) if case.expect else verdict.outcome == "PASS"

@@ -36,9 +36,16 @@ class Found:
         schedulers = [one for one, kind in everything if issubclass(kind, LRScheduler)]
         scalers = [one for one, kind in everything if kind.__name__.endswith("GradScaler") and hasattr(kind, "is_enabled")]
         self._owners = {id(one): weakref.ref(one) for one in owners}
+        self._averages = [weakref.ref(one) for one in _like(roots, modules, owned)]
         self._roots = [weakref.ref(one) for one in roots]
         self._optimizers = [weakref.ref(one) for one in optimizers]
         self._schedulers = [weakref.ref(one) for one in sorted(schedulers, key=lambda one: type(one).__name__)]
+        # Of ZeRO the inner optimizer of each rank has some of the parameters only.
+        self.is_partial = any(
+            any(value is inner for value in vars(outer).values()) and _num_parameters(inner) < _num_parameters(outer)
+            for outer in optimizers
+            for inner in optimizers
+        )
         self._scalers = [weakref.ref(one) for one in scalers]
         # FSDP2 puts whole parameters in the place of its own for as long as a module is gathered: those that are trained count.
         self._trained = {
@@ -71,6 +78,27 @@ class Found:
     def roots(self) -> list[torch.nn.Module]:
         """The outermost modules that are trained."""
         return _alive(self._roots)
+
+    @property
+    def averages(self) -> list[torch.nn.Module]:
+        """The outermost modules whose parameters are shaped like those of a trained one, and which are not trained."""
+        return _alive(self._averages)
+
+    def shapes(self) -> set[tuple[tuple[int, ...], ...]]:
+        """Of the parameters of each trained model, and of parameters and buffers together, sorted."""
+        found = set()
+        for root in self.roots:
+            parameters = [tuple(one.shape) for one in root.parameters()]
+            found |= {tuple(sorted(parameters)), tuple(sorted([*parameters, *(tuple(one.shape) for one in root.buffers())]))}
+        return found - {()}
+
+    def tensor_ids(self) -> set[int]:
+        """Of all tensors that belong to models, averages and optimizers: they are known without a name of a variable."""
+        ids = {id(one) for module in (*self.roots, *self.averages) for one in (*module.parameters(), *module.buffers())}
+        for optimizer in self.optimizers:
+            ids |= {id(value) for state in optimizer.state.values() if isinstance(state, dict) for value in state.values()}
+            ids |= {id(one) for group in optimizer.param_groups for one in group["params"]}
+        return ids
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -107,6 +135,25 @@ def _owners(modules: list[torch.nn.Module], owned: set[int]) -> list[torch.nn.Mo
     return [one for one in modules if id(one) in found]
 
 
+def _like(roots: list[torch.nn.Module], modules: list[torch.nn.Module], owned: set[int]) -> list[torch.nn.Module]:
+    """The outermost modules that no optimizer has, with as many parameters, of the same shapes, as a root."""
+    wanted = {tuple(sorted(tuple(p.shape) for p in root.parameters())) for root in roots} - {()}
+    # To look at the parameters of every module of a large model would take long: their number comes first.
+    counts = {len(shapes) for shapes in wanted}
+    trained = {id(module) for root in roots for module in root.modules()}
+    found = []
+    for one in modules:
+        if id(one) in trained or not one.__dict__.get("_modules", one.__dict__.get("_parameters")):
+            continue
+        parameters = list(one.parameters())
+        if len(parameters) not in counts or owned & {id(p) for p in parameters}:
+            continue
+        if tuple(sorted(tuple(p.shape) for p in parameters)) in wanted:
+            found.append(one)
+    inner = {id(child) for one in found for child in one.modules() if child is not one}
+    return sorted((one for one in found if id(one) not in inner), key=_order_of_module)
+
+
 def _children(module: torch.nn.Module) -> list[torch.nn.Module]:
     return [one for one in (module.__dict__.get("_modules") or {}).values() if one is not None and one is not module]
 
@@ -122,3 +169,7 @@ def _order_of_module(module: torch.nn.Module) -> tuple[str, int]:
 
 def _order_of_optimizer(optimizer: Optimizer) -> tuple[str, int]:
     return type(optimizer).__name__, sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+
+
+def _num_parameters(optimizer: Optimizer) -> int:
+    return sum(len(group["params"]) for group in optimizer.param_groups)

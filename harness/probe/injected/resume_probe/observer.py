@@ -26,11 +26,14 @@ import resume_probe
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import digests
+from . import digests, memory
+from .attributes import Attributes
+from .content import content, gradients, plain_name, values
 from .found import Found
-from .golden import Golden, read_earlier, read_golden
+from .golden import Golden, Unfinished, read_earlier, read_golden
 from .log import Log, hex_of
 from .saves import Saves
+from .whole import whole
 
 _FACTORS = {"overflow": 1e5, "nan": math.nan, "nonfinite-grad": math.inf, "spike": 1000.0}
 
@@ -73,6 +76,8 @@ class Observer:
         self._golden_folder = golden
         self._golden = Golden()
         self._found: Found | None = None
+        self._attributes = Attributes()
+        self._memory = memory.Memory()
         self._inside: weakref.ref[torch.nn.Module] | None = None
         self._begun = False
         self._over = False
@@ -144,7 +149,7 @@ class Observer:
 
     def _look(self) -> Found:
         self.stale = False
-        self._found = Found(digests.plain_name)
+        self._found = Found(plain_name)
         return self._found
 
     @_careful
@@ -245,8 +250,10 @@ class Observer:
         if self._saves.name and self.log.world_size == 1 and self._saves.quiet():
             self._save_ends()
         if self._dirty or not self._golden_folder:
+            self._write_state("next", all_of_it=self._dirty)
             self._dirty = False
-            self.log.write("state", moment="next", step=self._step, digests=self._digests())
+        if figures := self._memory.after(self._batch):
+            self.log.write("memory", batch=self._batch, **figures)
 
     def _start(self, taken: Sequence[int]) -> None:
         self._begun, self._thread = True, threading.get_ident()
@@ -256,29 +263,49 @@ class Observer:
             return
         facts = {"python": platform.python_version(), "torch": torch.__version__, "arguments": arguments}
         self.log.write("start", world_size=self.log.world_size, pid=os.getpid(), **facts)
-        found, by = self._digests(), "start"
-        opened = list(self._saves.opened)
+        state, by = self._state(all_of_it=True, attributes=True), "start"
+        found, opened, unfinished = state["digests"], list(self._saves.opened), Unfinished()
         if self._golden_folder:
             self._golden = read_golden(self._golden_folder, self.log.rank)
             self._golden.earlier = read_earlier(self.log.folder, self.log.rank)
             self._batch, by = self._golden.position(found, taken, opened)
             self._step = self._golden.steps.get(self._batch, self._batch)
+            unfinished = self._golden.unfinished_at(self._batch, self._pending(), taken)
         self._saves.loading = False
         name = self._golden.saves.get(self._batch) or (opened[-1] if opened else None)
         more: dict[str, object] = {"skipped": [], "world_size_saved": None, "told_by": by}
         self.log.write("resume", step=self._step, batch=self._batch, checkpoint=name, **more)
-        self.log.write("state", moment="load", step=self._step, digests=found)
+        if unfinished.micro:
+            # The rest of a batch that was saved in its middle: its losses and samples go on from there.
+            self._losses = [torch.tensor(value, dtype=torch.float64) for value in unfinished.losses]
+            self._samples = [*unfinished.samples, *self._samples]
+            state = {"micro": unfinished.micro, **state, "digests": {**found, **self._pending()}}
+        self.log.write("state", moment="load", step=self._step, **state)
         self._saved_at = (self._batch, self._step)
+        self._memory.begun(self._batch)
 
-    def _digests(self) -> dict[str, str]:
+    def _state(self, *, all_of_it: bool, attributes: bool) -> dict[str, Any]:
+        """The fields of a `state` record.
+
+        Args:
+            all_of_it: with a digest per part, and what can be compared over a change of the number of ranks.
+            attributes: with what is held outside of models, optimizers and the like.
+        """
         found = self._found or self._look()
-        return {
-            **digests.models(found),
-            **digests.optimizers(found),
-            **digests.schedules(found.schedulers, found.optimizers),
-            **digests.scalers(found.scalers),
-            **digests.generators(),
-        }
+        parts = content(found)
+        read = digests.of_parts(parts)
+        fields: dict[str, Any] = {"digests": digests.of_components(read), "values": values(parts)}
+        if all_of_it:
+            fields |= {"parts": digests.briefly(read), **whole(parts, found.is_partial)}
+        return fields | (self._attributes.look(found) if attributes else {})
+
+    def _write_state(self, moment: str, *, all_of_it: bool, attributes: bool = True) -> None:
+        self.log.write("state", moment=moment, step=self._step, **self._state(all_of_it=all_of_it, attributes=attributes))
+
+    def _pending(self) -> dict[str, str]:
+        """`gradients`, where some have been accumulated."""
+        held = gradients(self._found or self._look())
+        return {"gradients": digests.digest(held)} if held else {}
 
     def _batch_done(self, tag: str, reason: str | None, rates: list[float]) -> None:
         if not self._begun:
@@ -314,12 +341,20 @@ class Observer:
             self._saves.taken()
             return
         self._saved_at, self._dirty = (self._batch, self._step), True
-        if self._golden_folder and self._thread == threading.get_ident() and self._found is not None:
+        micro = len(self._losses)
+        if (self._golden_folder or micro) and self._thread == threading.get_ident() and self._found is not None:
             # In case it has gone wrong: a kill in this save may leave what the uninterrupted run never had.
-            saved = {**digests.models(self._found), **digests.optimizers(self._found)}
-            self.log.write("state", moment="saving", step=self._step, digests=saved)
+            self._write_saving(micro)
         name = self._golden.saves.get(self._batch, name)
         self.log.write("save", moment="begin", step=self._step, batch=self._batch, checkpoint=name)
+
+    def _write_saving(self, micro: int) -> None:
+        state = self._state(all_of_it=True, attributes=False)
+        if micro:
+            losses = [hex_of(float(one)) for one in self._losses]
+            state = {"micro": micro, "losses": losses, "samples": list(self._samples), **state}
+            state["digests"] |= self._pending()
+        self.log.write("state", moment="saving", step=self._step, **state)
 
     def _save_ends(self) -> None:
         """All that was written since `save begin` is complete: every rank has done another batch, or there is one rank."""
@@ -349,7 +384,7 @@ class Observer:
         # What nobody refers to any more may still be there, or not: that is chance.
         gc.collect()
         if self._found is not None and self._found.complete():
-            self.log.write("state", moment="end", step=self._step, digests=self._digests())
+            self._write_state("end", all_of_it=True)
         self.log.write("end", step=self._step, batches=self._batch)
         if self.log.rank == 0 and not self._golden_folder:
             self._write_imports()
