@@ -30,6 +30,7 @@ from harness.oracle.progress import progress
 from harness.oracle.refusal import refusal
 from harness.oracle.retention import retention
 from harness.oracle.state import state
+from harness.oracle.unsaved import unsaved
 from harness.oracle.verdict import FiredFault, Verdict, decide
 from harness.store import Baseline, Run
 
@@ -44,6 +45,7 @@ ORACLES: tuple[Oracle, ...] = (
     refusal,
     clarity,
     completion,
+    unsaved,
     integrity,
     progress,
     retention,

@@ -47,7 +47,7 @@ class Trainer(_Model):
         rows: public reports that it repeats, by their ids in the list of reports.
         why: what is wrong, in words.
         scenario: further fields of the scenario.
-        workload: further fields of its command.
+        workload: further fields of its command; in a list of words `{script}` is the path of the script.
     """
 
     name: str = Field(pattern=r"^[a-z0-9-]+$")
@@ -175,7 +175,7 @@ def _case(kind: str, name: str, trainer: Trainer, arguments: Sequence[str], scri
     workload = {"kind": "command", "probe": True, "command": [*start, str(script), *arguments], **trainer.workload}
     data = {
         "name": f"{kind}-{name}",
-        "workload": {key: tuple(value) if isinstance(value, list) else value for key, value in workload.items()},
+        "workload": {key: _filled(value, script) for key, value in workload.items()},
         "world_sizes": trainer.ranks,
         "faults": trainer.faults,
         "deadline_s": _DEADLINE_S,
@@ -183,3 +183,7 @@ def _case(kind: str, name: str, trainer: Trainer, arguments: Sequence[str], scri
     }
     healthy = name != trainer.name or not trainer.expect
     return Planted(kind, name, Scenario.build(data), () if healthy else trainer.expect, () if healthy else trainer.rows)
+
+
+def _filled(value: Any, script: Path) -> Any:
+    return tuple(str(script) if word == "{script}" else word for word in value) if isinstance(value, list) else value
