@@ -163,6 +163,7 @@ def _batch_sets(run: Run, baseline: Baseline) -> list[Finding]:
                 _ORACLE,
                 f"batches {numbers_text(sorted(done - planned))} were done, which the uninterrupted run never did",
                 component="counters",
+                attempt=run.attempts[-1].index,
                 expected=f"batches {numbers_text(sorted(planned))}",
                 found=f"batches {numbers_text(sorted(done))}",
             )
