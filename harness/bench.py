@@ -207,17 +207,25 @@ def write_costs(folder: Path) -> Figures:
 
 
 def save_costs(folder: Path, width: int) -> Figures:
-    """A save of the reference trainer beside a plain write of the same bytes, and how long an asynchronous one blocks."""
+    """A save of the reference trainer beside a plain write of the same bytes, and how long an asynchronous one blocks.
+
+    Every figure is the median over the rounds, and of each ratio the least and the greatest are said too.
+    """
     command = [sys.executable, "-W", "ignore", "-m", "harness.reference.save_costs", str(folder), str(width)]
     seen = json.loads(_output(command))
     return {
         "save_state_mb": seen["state_bytes"] / 1e6,
-        "save_sharded_s": seen["sharded_s"],
-        "save_plain_s": seen["plain_s"],
-        "sharded_over_plain": seen["sharded_s"] / seen["plain_s"],
-        "async_blocked_s": seen["async_blocked_s"],
-        "async_over_sync": seen["async_blocked_s"] / seen["dcp_s"],
+        "save_sharded_s": statistics.median(seen["sharded_s"]),
+        "save_plain_s": statistics.median(seen["plain_s"]),
+        **_ratio("sharded_over_plain_write", seen["sharded_s"], seen["plain_s"]),
+        "async_blocked_s": statistics.median(seen["async_blocked_s"]),
+        **_ratio("async_block_over_sync", seen["async_blocked_s"], seen["dcp_s"]),
     }
+
+
+def _ratio(name: str, ones: Sequence[float], others: Sequence[float]) -> Figures:
+    ratios = [one / other for one, other in zip(ones, others, strict=True)]
+    return {name: statistics.median(ratios), f"{name}_range": [min(ratios), max(ratios)]}
 
 
 def defect_rates(everything: bool, say: Say) -> Figures:
