@@ -27,7 +27,7 @@ from harness.reference.tensors import live_tensors
 from harness.reference.world import World
 
 DEFAULT_WIDTH = 896  # 231 MB of weights and moments
-REPEATS = 7
+REPEATS = 5
 
 
 def measure(directory: Path, width: int) -> dict[str, Any]:
