@@ -18,7 +18,7 @@ def found(kind: str, component: str) -> SimpleNamespace:
 
 @pytest.fixture
 def verdicts(monkeypatch, tmp_path):
-    """Verdicts by scenario name, in place of running anything; without one, what is planted is named and what is healthy green."""
+    """Verdicts by scenario name, in place of running anything; by default what is planted is named, what is healthy green."""
     chosen: dict[str, SimpleNamespace] = {}
     overs = {symptoms.over_ranks(*split, name).name: name for split in symptoms.OVER_RANKS_IN for name in symptoms.OVER_RANKS}
 
