@@ -284,21 +284,32 @@ def _every(number: int, total: int, say: Say) -> Callable[[Outcome], Outcome]:
 
 def _named(name: str, scenario: Scenario, bench: Workbench, say: Say) -> tuple[bool, bool]:
     """Whether a planted defect was detected, and whether it was named rightly."""
-    verdict, directory = run_case(scenario, bench)
     wanted = DEFECTS[name]
+    verdict = _judged(scenario, bench, say)
+    if verdict is None:
+        return False, False
     right = verdict.kind == wanted.kind and wanted.component in (verdict.component, verdict.component.partition(".")[0])
     if not right:
         say(f"{scenario.name}: expected {wanted.kind} of {wanted.component}, {_found(verdict)}")
-    shutil.rmtree(directory.path)
     return verdict.outcome == "FAIL", right
 
 
 def _green(scenario: Scenario, bench: Workbench, say: Say) -> bool:
-    verdict, directory = run_case(scenario, bench)
-    if verdict.outcome != "PASS":
+    verdict = _judged(scenario, bench, say)
+    if verdict is not None and verdict.outcome != "PASS":
         say(f"{scenario.name}: expected PASS, {_found(verdict)}")
+    return verdict is not None and verdict.outcome == "PASS"
+
+
+def _judged(scenario: Scenario, bench: Workbench, say: Say) -> Verdict | None:
+    """The verdict of a case, whose files are removed; None, once that is said, if there is none: hundreds of others follow."""
+    try:
+        verdict, directory = run_case(scenario, bench)
+    except HarnessError as error:
+        say(f"{scenario.name}: expected a verdict, found none: {error}")
+        return None
     shutil.rmtree(directory.path)
-    return verdict.outcome == "PASS"
+    return verdict
 
 
 def _found(verdict: Verdict) -> str:

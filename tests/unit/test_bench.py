@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness import bench, symptoms
+from harness.errors import LaunchError
 from harness.reference.defects import DEFECTS
 
 
@@ -24,11 +25,14 @@ def verdicts(monkeypatch, tmp_path):
 
     def run_case(scenario, _):
         directory = tmp_path / "run"
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
         name = overs.get(scenario.name, scenario.name.removeprefix("planted-"))
         planted = DEFECTS[name] if scenario.name.startswith("planted-") or scenario.name in overs else None
         usual = found(planted.kind, planted.component) if planted else found("", "")
-        return chosen.get(scenario.name, usual), SimpleNamespace(path=directory)
+        verdict = chosen.get(scenario.name, usual)
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict, SimpleNamespace(path=directory)
 
     monkeypatch.setattr(bench, "run_case", run_case)
     session = SimpleNamespace(warm=lambda: None, close=lambda: None)
@@ -62,6 +66,19 @@ def test_what_is_missed_misnamed_or_a_false_alarm_is_counted_and_said(verdicts):
     }
     told = [line for line in said if "expected" in line]
     assert [line.split(":")[0] for line in told] == ["planted-no-optimizer", "planted-no-scheduler", "healthy-no-optimizer"]
+
+
+def test_a_case_that_cannot_be_judged_counts_against_it_and_ends_nothing(verdicts):
+    verdicts["planted-no-optimizer"] = verdicts["healthy-no-optimizer"] = LaunchError("it was still running after 90 s")
+    said: list[str] = []
+    rates = bench.defect_rates(False, said.append)["defects"]
+    assert (rates["detected"], rates["named"]) == (rates["planted"] - 1, rates["planted"] - 1)
+    assert rates["false_alarms"] == 1
+    told = [line for line in said if "expected" in line]
+    assert told == [
+        f"{name}: expected a verdict, found none: it was still running after 90 s"
+        for name in ("planted-no-optimizer", "healthy-no-optimizer")
+    ]
 
 
 def test_ratios_of_saves_are_taken_round_by_round(monkeypatch, tmp_path):
