@@ -11,9 +11,10 @@ WAYS = ("by-epoch", "first-epoch", "rng-then-order", "next-epoch", "from-the-sta
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", required=True)
 parser.add_argument("--way", choices=WAYS, default="by-epoch")
+parser.add_argument("--every", type=int, default=5)
 args = parser.parse_args()
 file = os.path.join(args.out, "train_state.pt")
-EPOCHS, PER_EPOCH, EVERY = 4, 8, 5
+EPOCHS, PER_EPOCH = 4, 8
 
 torch.manual_seed(7)
 data = TensorDataset(torch.randn(32, 8), torch.randint(0, 3, (32,)))
@@ -28,7 +29,7 @@ if state:
     if args.way == "rng-then-order":
         torch.set_rng_state(state["rng"])
     if args.way == "from-the-start":
-        epoch, batches_done = epoch, 0
+        batches_done = 0
     if args.way == "for-ever":
         skip_for_ever = batches_done
 shuffles = torch.Generator()
@@ -60,7 +61,7 @@ while epoch < EPOCHS:
         optimizer.step()
         steps += 1
         this_run += 1
-        if steps % EVERY == 0:
+        if steps % args.every == 0:
             save(epoch, this_run if args.way == "this-run-only" and epoch == 0 else number + 1)
     batches_done = 0
     epoch += 1
