@@ -177,8 +177,8 @@ def _component(root: Finding, findings: Sequence[Finding]) -> str:
     """The root's component; of a failure that is felt in numbers, the component whose digest tells the cause."""
     if root.outcome == "FAIL" and root.kind == "diverged":
         lost = likely_causes(root, findings)
-        # Other samples make other numbers in everything: what was right at the load is not why they are others.
-        if lost and not (root.oracle == "data" and lost[0].late):
+        # Other samples, and more or fewer batches, make other numbers in everything: what was right at the load is not why.
+        if lost and not (lost[0].late and root.component in ("data", "counters")):
             return lost[0].component
     return root.component
 

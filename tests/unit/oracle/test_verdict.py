@@ -88,6 +88,15 @@ def test_wrong_samples_are_no_matter_of_what_was_wrong_later():
     assert decide([replace(late, component="rng.torch", late=False), samples])[2] == "rng.torch"
 
 
+def test_an_epoch_done_twice_is_the_cause_of_more_batches_than_planned_and_of_all_numbers_behind():
+    late = fail("state-lost", "state", "x", component="optimizer", attempt=1, late=True)
+    more = fail("diverged", "loss", "batches 33-37 were done", component="counters", attempt=1)
+    again = fail("data-repeated", "data", "x", component="data", attempt=1)
+    assert decide([more, late, again])[1][0] is again
+    assert decide([more, late])[2] == "counters"
+    assert decide([more, fail("state-lost", "state", "x", component="scheduler", attempt=1)])[2] == "scheduler"
+
+
 def test_state_that_was_lost_after_the_divergence_did_not_cause_it():
     diverged, later = fail("diverged", "loss", "x", attempt=1), fail("state-lost", "state", "x", component="model", attempt=2)
     assert decide([diverged, later])[2] == "none"
