@@ -14,7 +14,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -285,6 +285,7 @@ def _short(value: object) -> str:
 
 
 _MOST_FILES = 5000
+_NOT_OWN = ("site-packages", "node_modules", "__pycache__")
 
 
 def _files_of(workload: Command) -> list[tuple[str, int, int]]:
@@ -293,8 +294,17 @@ def _files_of(workload: Command) -> list[tuple[str, int, int]]:
     named = [base / word for word in (*workload.command, *(workload.resume_command or ())) if "{" not in word]
     files = {path for path in named if path.is_file() and path.stat().st_size < 1 << 24}
     for script in [path for path in files if path.suffix == ".py"]:
-        files |= set(itertools.islice(script.resolve().parent.rglob("*.py"), _MOST_FILES))
+        files |= set(itertools.islice(_python_files(script.resolve().parent), _MOST_FILES))
     return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """Those that a script there may import as its own: not installed ones, hidden ones, or what runs have left behind."""
+    for where, below, names in os.walk(folder):
+        if "plan.toml" in names:  # a run directory, in which a trainer may have saved its code
+            below.clear()
+        below[:] = sorted(name for name in below if not name.startswith(".") and name not in _NOT_OWN)
+        yield from (path for name in sorted(names) if name.endswith(".py") and (path := Path(where, name)).is_file())
 
 
 @cache  # the warm server has loaded these files once as well; an edit during a session must not split the two

@@ -61,6 +61,10 @@ class Ticker:
         if self._live is None:
             self._console.print(name, highlight=False, soft_wrap=True)
 
+    def note(self, text: str) -> None:
+        """Something that is worth a line of its own, above the table."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def tick(self, done: int, failing: int, total: int) -> None:
         """So many are done, so many of them fail, of so many."""
         if not self._rows:
