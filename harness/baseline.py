@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -21,7 +22,9 @@ from pathlib import Path
 from filelock import FileLock
 
 from harness.errors import LaunchError, UsageError
+from harness.launch.command import fill
 from harness.launch.connection import Launcher
+from harness.launch.understood import keeps_out
 from harness.plan import Plan, make_plan, versions
 from harness.scenario import Command, Reference, Scenario
 from harness.store import Baseline, RankLog, RunDirectory, parse_float, read_baseline, read_rank_logs, read_records
@@ -209,6 +212,9 @@ def _why_not(attempt: Path, logs: dict[int, RankLog], plan: Plan) -> str:
 def _no_step(workload: Reference | Command) -> str:
     if isinstance(workload, Command) and not workload.probe and not workload.loss_log:
         return _NO_LOG
+    if isinstance(workload, Command) and workload.probe:
+        option = keeps_out([fill(word, {"python": workload.python or sys.executable}) for word in workload.command])
+        return _KEPT_OUT.format(option) if option else _NO_STEP
     if not isinstance(workload, Command) or not workload.loss_log:
         return _NO_STEP
     where = "to its standard output or error" if workload.loss_log == "-" else f"to {workload.loss_log}"
@@ -226,7 +232,13 @@ _NO_LOG = (
 _NO_STEP = (
     "the command ended with exit code 0, but no training step of it was seen, so there is nothing to compare; expected Python "
     "processes that call backward() on a loss and step() of a torch.optim.Optimizer (python, torchrun, accelerate launch), or "
-    "that write the event log by themselves (docs/event-log.md). Pass the command that trains, and not one that only hands it on"
+    "that write the event log by themselves (docs/event-log.md). Pass the command that trains, and not one that only hands it on; "
+    "Python's options -S, -E and -I keep out whoever watches"
+)
+_KEPT_OUT = (
+    "the command ended with exit code 0, but no training step of it was seen: its interpreter is started with {}, which keeps out "
+    "whoever watches it through PYTHONPATH. Expected the command without that option, or --loss-log FILE, which reads the losses "
+    "from what the trainer says"
 )
 
 

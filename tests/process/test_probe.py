@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from probed_runs import Runs, running_probed
 
@@ -47,6 +49,21 @@ def test_a_skipped_step_is_a_skip_and_its_loss_is_unscaled(runs):
     batches = with_it.log.of("batch")
     assert [record["tag"] for record in batches] == ["STEP", "STEP", "SKIP", "STEP", "STEP", "STEP"]
     assert [record["loss"] for record in batches] == with_it.losses
+
+
+def test_a_fault_hits_the_micro_batch_that_it_names(runs):
+    def losses(micro_batch, effect="spike"):
+        fault = {"effect": effect, "ranks": [0], "batch": 3, "times": 1, "micro_batch": micro_batch}
+        seen = runs.run("loops.py", "accumulated", faults=json.dumps([fault]))
+        assert {record["micro_batches"] for record in seen.log.of("batch")} == {3}
+        return seen.losses
+
+    usual = losses(4)  # there is none
+    first, second = losses(1), losses(2)
+    # Felt from the next batch on, and each part has a gradient of its own.
+    assert usual[:3] == first[:3] == second[:3]
+    assert len({usual[3], first[3], second[3]}) == 3
+    assert losses(2, "nan")[3:] == ["nan"] * 3
 
 
 @pytest.mark.parametrize(("words", "code"), [(("ending",), 3), (("ending", "raise"), 1)])

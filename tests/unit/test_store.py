@@ -385,7 +385,7 @@ def global_losses(folder, *losses, world_size=None, **more):
         (("0x1.0p+0", "nan"), "nan"),
         (("0x1.0p+0", "inf"), "inf"),
         (("-inf", "inf"), "nan"),
-        ((1e308.hex(), 1.5e308.hex()), 1.25e308.hex()),
+        (((1e308).hex(), (1.5e308).hex()), (1.25e308).hex()),
         (("0x1.0p+0", "no number"), "nan"),
     ],
 )
