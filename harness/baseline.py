@@ -232,13 +232,13 @@ _NO_LOG = (
 _NO_STEP = (
     "the command ended with exit code 0, but no training step of it was seen, so there is nothing to compare; expected Python "
     "processes that call backward() on a loss and step() of a torch.optim.Optimizer (python, torchrun, accelerate launch), or "
-    "that write the event log by themselves (docs/event-log.md). Pass the command that trains, and not one that only hands it on; "
+    "that write the event log by themselves (docs/event-log.md). Pass the command that trains, not one that only hands it on; "
     "Python's options -S, -E and -I keep out whoever watches"
 )
 _KEPT_OUT = (
-    "the command ended with exit code 0, but no training step of it was seen: its interpreter is started with {}, which keeps out "
-    "whoever watches it through PYTHONPATH. Expected the command without that option, or --loss-log FILE, which reads the losses "
-    "from what the trainer says"
+    "the command ended with exit code 0, but no training step of it was seen: its interpreter is started with {}, which keeps "
+    "out whoever watches it through PYTHONPATH. Expected the command without that option, or --loss-log FILE, which reads the "
+    "losses from what the trainer says"
 )
 
 

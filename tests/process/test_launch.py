@@ -298,7 +298,7 @@ session.close()
 def test_where_no_short_directory_can_be_written_to_that_is_said(monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", "/" + "x" * 80)
     monkeypatch.setattr("harness.session._SHORT_PLACES", ("/no-such",))
-    with pytest.raises(UsageError, match="whose name has at most 62 bytes. Set TMPDIR to one"):
+    with pytest.raises(UsageError, match=r"whose name has at most 62 bytes. Set TMPDIR to one"):
         Session.new()
 
 

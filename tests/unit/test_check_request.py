@@ -88,8 +88,8 @@ def test_what_a_command_may_be_given():
         ),
         (
             {"command": TRAIN, "python": sys.executable},
-            f"--python {sys.executable}: the command has no {{python}}, so it would run in another interpreter; expected {{python}} "
-            "where the command says which one it is: -- {python} train.py … or -- {python} -m torch.distributed.run …",
+            f"--python {sys.executable}: the command has no {{python}}, so it would run in another interpreter; expected "
+            "{python} where the command says which one it is: -- {python} train.py … or -- {python} -m torch.distributed.run …",
         ),
         (
             {"command": TRAIN, "resume_command": "python -I train.py {ckpt}"},

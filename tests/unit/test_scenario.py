@@ -185,7 +185,8 @@ def test_faults_that_are_no_list_of_sentences_are_never_ignored(faults):
         ),
         (
             {"faults": ("nan rank 0 at batch 2 micro-batch 3",), "workload": {"kind": "reference", "accumulate": 2}},
-            "fault 'nan rank 0 at batch 2 micro-batch 3': there is no micro-batch 3; a batch has 2 (accumulate), so expected 1 to 2",
+            "fault 'nan rank 0 at batch 2 micro-batch 3': there is no micro-batch 3; a batch has 2 (accumulate), "
+            "so expected 1 to 2",
         ),
         (
             {"faults": ("delete every attempt 3",)},
