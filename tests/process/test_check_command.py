@@ -14,7 +14,7 @@ import pytest
 
 DEADLINE_S = 400
 TRAINER = """
-import hashlib, io, os, signal, sys, time
+import hashlib, io, os, signal, sys
 import torch
 out, words = sys.argv[1], sys.argv[2:]
 if "elsewhere" in words: os.makedirs(out := "elsewhere", exist_ok=True)
@@ -80,7 +80,7 @@ while step < 10 and "idle" not in words:
     scaler.step(optimizer)
     scaler.update()
     step += 1
-    if "slow" in words: time.sleep(600)
+    while "slow" in words: signal.pause()
     if asked:
         save(step)
         sys.exit(0)
