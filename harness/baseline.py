@@ -13,15 +13,18 @@ import json
 import os
 import platform
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 from filelock import FileLock
 
 from harness.errors import LaunchError, UsageError
+from harness.launch.command import fill
 from harness.launch.connection import Launcher
+from harness.launch.understood import keeps_out
 from harness.plan import Plan, make_plan, versions
 from harness.scenario import Command, Launch, Reference, Scenario
 from harness.store import Baseline, RankLog, RunDirectory, parse_float, read_baseline, read_rank_logs, read_records
@@ -218,6 +221,9 @@ def _why_not(attempt: Path, logs: dict[int, RankLog], plan: Plan) -> str:
 def _no_step(workload: Reference | Command) -> str:
     if isinstance(workload, Command) and not workload.probe and not workload.loss_log:
         return _NO_LOG
+    if isinstance(workload, Command) and workload.probe:
+        option = keeps_out([fill(word, {"python": workload.python or sys.executable}) for word in workload.command])
+        return _KEPT_OUT.format(option) if option else _NO_STEP
     if not isinstance(workload, Command) or not workload.loss_log:
         return _NO_STEP
     where = "to its standard output or error" if workload.loss_log == "-" else f"to {workload.loss_log}"
@@ -235,7 +241,13 @@ _NO_LOG = (
 _NO_STEP = (
     "the command ended with exit code 0, but no training step of it was seen, so there is nothing to compare; expected Python "
     "processes that call backward() on a loss and step() of a torch.optim.Optimizer (python, torchrun, accelerate launch), or "
-    "that write the event log by themselves (docs/event-log.md). Pass the command that trains, and not one that only hands it on"
+    "that write the event log by themselves (docs/event-log.md). Pass the command that trains, not one that only hands it on; "
+    "Python's options -S, -E and -I keep out whoever watches"
+)
+_KEPT_OUT = (
+    "the command ended with exit code 0, but no training step of it was seen: its interpreter is started with {}, which keeps "
+    "out whoever watches it through PYTHONPATH. Expected the command without that option, or --loss-log FILE, which reads the "
+    "losses from what the trainer says"
 )
 
 
@@ -297,6 +309,7 @@ def _short(value: object) -> str:
 
 
 _MOST_FILES = 5000
+_NOT_OWN = ("site-packages", "node_modules", "__pycache__")
 
 
 def _files_of(workload: Command) -> list[tuple[str, int, int]]:
@@ -305,8 +318,17 @@ def _files_of(workload: Command) -> list[tuple[str, int, int]]:
     named = [base / word for word in (*workload.command, *(workload.resume_command or ())) if "{" not in word]
     files = {path for path in named if path.is_file() and path.stat().st_size < 1 << 24}
     for script in [path for path in files if path.suffix == ".py"]:
-        files |= set(itertools.islice(script.resolve().parent.rglob("*.py"), _MOST_FILES))
+        files |= set(itertools.islice(_python_files(script.resolve().parent), _MOST_FILES))
     return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """Those that a script there may import as its own: not installed ones, hidden ones, or what runs have left behind."""
+    for where, below, names in os.walk(folder):
+        if "plan.toml" in names:  # a run directory, in which a trainer may have saved its code
+            below.clear()
+        below[:] = sorted(name for name in below if not name.startswith(".") and name not in _NOT_OWN)
+        yield from (path for name in sorted(names) if name.endswith(".py") and (path := Path(where, name)).is_file())
 
 
 @cache  # the warm server has loaded these files once as well; an edit during a session must not split the two

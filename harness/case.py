@@ -19,7 +19,7 @@ from harness.errors import HarnessError, UsageError
 from harness.judge import judge
 from harness.launch.cold import ColdLaunch
 from harness.launch.connection import Launcher
-from harness.launch.warm import SCRIPT_MODULES, WarmLaunch
+from harness.launch.warm import SCRIPT_MODULES, Preloading, WarmLaunch
 from harness.oracle.verdict import Verdict
 from harness.plan import Plan, make_plan
 from harness.scenario import Command, Launch, Scenario
@@ -45,12 +45,20 @@ class Workbench:
     modules: tuple[str, ...] = ()
     golden_launch: Launch = "cold"
 
+    def preload(self) -> Preloading:
+        """Starts the server for a user's script, before it is known what the script imports."""
+        return replace(self.warm, modules=SCRIPT_MODULES).begin()
+
     def launcher(self, scenario: Scenario) -> Launcher:
         """How the ranks of a scenario are started."""
         if scenario.launch != "warm":
             return ColdLaunch(self.warm.temporary)
-        foreign = isinstance(scenario.workload, Command) and scenario.workload.probe
-        return replace(self.warm, modules=(*SCRIPT_MODULES, *self.modules)) if foreign else self.warm
+        return self.warm_launch if isinstance(scenario.workload, Command) and scenario.workload.probe else self.warm
+
+    @property
+    def warm_launch(self) -> WarmLaunch:
+        """The warm launch of a user's script."""
+        return replace(self.warm, modules=(*SCRIPT_MODULES, *self.modules))
 
 
 def run_case(scenario: Scenario, bench: Workbench) -> tuple[Verdict, RunDirectory]:

@@ -7,6 +7,7 @@ Not responsible for: which cases there are (`harness.check_plan`), how explorati
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import time
@@ -29,7 +30,7 @@ from harness.scenario import Command, Scenario
 from harness.store import Baseline, RunDirectory, read_attempt, read_records
 from harness.trace import SaveWindow
 from harness.warming import Started, choose_launch
-from harness.workers import run_all
+from harness.workers import OutOfTime, ended_at, run_all
 
 # Of the time that is left when each of them begins.
 _CRASH_SHARE, _POWER_SHARE, _RECOVERY_SHARE = 0.4, 0.5, 0.5
@@ -38,18 +39,32 @@ _LEAST_STATES = 6
 FIRST_DEADLINE_S = 600.0
 _LEAST_DEADLINE_S, _DEADLINE_FACTOR = 60.0, 5.0
 _MEMORY_SHARE = 0.9
+# Of the budget, what is kept for ending what runs and for telling what was found.
+_TELLING_SHARE = 0.02
 # A case that is still to end within the budget: two launches, each as long as the uninterrupted run; of a short budget a share.
 _LAUNCHES_OF_A_CASE, _MOST_MARGIN = 2, 0.25
 # Undisturbed runs, started as they stand, that a case with other data takes; and the case.
 _OVERFLOW_RUNS = 3
+_TOO_LONG = (
+    "the budget was used up before the control had run (--budget): the uninterrupted runs, with which everything is compared, "
+    "had not ended by then; expected a shorter job or a larger budget"
+)
 NEVER_RESUMED = (
     'the job never resumed: each restart began from scratch although a checkpoint stood there. Pass --resume-command "…", or the '
     "option of your trainer that resumes (expected: started again, the same command goes on from its newest checkpoint)"
 )
 
 
-def check_command(request: Request, bench: Workbench, folder: Path, say: Say, progress: exploring.Progress) -> Check:
-    """Runs all parts of the plan that the budget has room for.
+def check_command(
+    request: Request,
+    bench: Workbench,
+    folder: Path,
+    say: Say,
+    progress: exploring.Progress,
+    note: Say = lambda _: None,
+    began: float | None = None,
+) -> Check:
+    """Runs all parts of the plan that the budget has room for, and ends within it.
 
     Args:
         request: what is asked for; its workload is a command.
@@ -57,28 +72,40 @@ def check_command(request: Request, bench: Workbench, folder: Path, say: Say, pr
         folder: where recordings and run directories go; nothing else may be in it.
         say: is told of each part that begins.
         progress: as for `harness.explore.explore`.
+        note: is told what is worth a line as soon as it is known.
+        began: from when on the budget counts (`time.monotonic`); from now on by default.
 
     Raises:
         UsageError: the command fails by itself, or does nothing that can be seen.
         LaunchError, CapabilityError: it could not be run.
     """
-    began = time.monotonic()
-    until = None if request.budget_s is None else began + request.budget_s
+    began = time.monotonic() if began is None else began
+    end = None if request.budget_s is None else began + request.budget_s * (1 - _TELLING_SHARE)
     say("running the job twice, undisturbed")
     patient = request.scenario.model_copy(update={"deadline_s": FIRST_DEADLINE_S})
-    started = choose_launch(patient, bench, request.launch)
-    say(started.text)
+    try:
+        with ended_at(end):
+            started = choose_launch(patient, bench, request.launch)
+    except OutOfTime:
+        took_s = time.monotonic() - began
+        return Check(request, (Part(check_plan.CONTROL, blocked=_TOO_LONG),), took_s, took_s)
+    note(started.text)
+    golden_s = time.monotonic() - began
     took_s = _took_s(started.golden)
-    deadline_s = max(_LEAST_DEADLINE_S, _DEADLINE_FACTOR * took_s)
-    if until is not None and request.budget_s is not None:  # what has been started is not cut short
-        until -= min(_MOST_MARGIN * request.budget_s, _LAUNCHES_OF_A_CASE * took_s)
-    scenario = started.scenario.model_copy(update={"deadline_s": deadline_s})
+    scenario = started.scenario.model_copy(update={"deadline_s": max(_LEAST_DEADLINE_S, _DEADLINE_FACTOR * took_s)})
     bench = replace(started.bench, runs=folder / "cases")
     shared = _Shared(
-        replace(request, scenario=scenario), bench, folder, until, say, progress, started, Job.of(started.baseline.ranks)
+        *(replace(request, scenario=scenario), bench, folder, began, end, say, progress, note, started),
+        job=Job.of(started.baseline.ranks),
+        launch_s=took_s,
     )
-    golden_s = time.monotonic() - began
-    parts = list(shared.all())
+    parts: list[Part] = []
+    try:
+        with ended_at(end):
+            for part in shared.all():  # one by one: those that are there by then are to be told
+                parts.append(part)  # noqa: PERF402
+    except OutOfTime:
+        shared.left_out.append(f"{shared.doing}: stopped in the middle when the budget ended; and all that follows")
     _tidy(parts)
     return Check(
         shared.request, tuple(parts), golden_s, time.monotonic() - began, shared.recordings, shared.left_out, shared.job.steps
@@ -121,14 +148,26 @@ class _Shared:
     request: Request
     bench: Workbench
     folder: Path
-    until: float | None
+    began: float
+    end: float | None  # when everything ends
     say: Say
     progress: exploring.Progress
+    note: Say
     started: Started
     job: Job
+    launch_s: float  # seconds that an undisturbed launch takes
     recordings: Recordings | None = None
     left_out: list[str] = field(default_factory=list)
     rate_s: float = 1.0  # seconds per case, as measured
+    doing: str = ""
+    num_cases: int = 0
+
+    @property
+    def until(self) -> float | None:
+        """Until when a case may be begun: what has been started is not to be cut short."""
+        if self.end is None or self.request.budget_s is None:
+            return None
+        return self.end - min(_MOST_MARGIN * self.request.budget_s, _LAUNCHES_OF_A_CASE * self.launch_s)
 
     def all(self) -> Iterator[Part]:
         """Runs one part after the other, as long as there is something to be learnt."""
@@ -137,6 +176,8 @@ class _Shared:
             return
         first = check_plan.first_cases(self.job)
         ran = self._run("the control, kills between saves, SIGTERM", first)
+        if ran and ran[0][0].part == check_plan.CONTROL:
+            self.launch_s = ran[0][1].verdict.duration_s or self.launch_s
         if not ran:
             yield Part(check_plan.CONTROL, blocked="the budget was used up before the control had run (--budget)")
             return
@@ -153,16 +194,15 @@ class _Shared:
 
     def _attacks(self, ran: dict[Planned, Case]) -> Iterator[Part]:
         """All that is done to saves, and what the job does after them."""
-        if self._over("crash points of a save, and all that follows"):
+        if not self._record():
             # Everything else may be sampled; but nothing has been learnt of a trainer whose saves nobody has cut.
+            self.left_out.append("crash points of a save, and all that follows")
             yield Part(
                 "crash points of a save", blocked="the budget ended before any save was attacked; expected a larger --budget"
             )
             return
-        self.say("recording the job, to learn what it writes")
-        scenario, bench = self.request.scenario, self.bench
-        self.recordings = exploring.record(scenario, bench, self.folder / "recorded")
-        parts = Parts(self.request, self.recordings, bench, self.folder, self.until, self.say, self.progress)
+        assert self.recordings is not None
+        parts = Parts(self.request, self.recordings, self.bench, self.folder, self.until, self._begin, self.progress)
         windows = parts.windows()
         for window in windows:
             yield self._sampled(parts, f"crash points of {window.name}", window, _CRASH_SHARE / len(windows), power=False)
@@ -172,6 +212,15 @@ class _Shared:
         yield from self._parts(self._run("second interruptions, errors, damage, hung ranks", self._planned(ran, windows)))
         yield from self._long_ones()
         yield from self._rest(parts, windows)
+
+    def _record(self) -> bool:
+        """Whether there was time to learn what the job writes."""
+        if self.until is not None and time.monotonic() > self.until:
+            return False
+        self._begin("recording the job, to learn what it writes")
+        with contextlib.suppress(OutOfTime):
+            self.recordings = exploring.record(self.request.scenario, self.bench, self.folder / "recorded")
+        return self.recordings is not None
 
     def _planned(self, ran: dict[Planned, Case], windows: Sequence[SaveWindow]) -> list[Planned]:
         """The cases that come after the first crash points: what needs no other uninterrupted run."""
@@ -211,7 +260,7 @@ class _Shared:
         if self.request.errors and not self._over("an error of each operation"):
             yield from map(self._stated, parts.failing_operations())
         if self.request.power in ("real", "both"):
-            yield from (parts.cut_for_real(window) for window in windows)
+            yield from (parts.cut_for_real(window) for window in windows if not self._over("real power cuts"))
         if self.request.recovery and windows and not self._over("crash points of the recovery"):
             try:
                 recoveries = map(self._stated, parts.recoveries(windows[0], self._limit(_RECOVERY_SHARE)))
@@ -226,20 +275,34 @@ class _Shared:
         """Those of the cases that the budget has room for."""
         if not cases:
             return []
-        self.say(name)
+        self._begin(name)
         began = time.monotonic()
         task = _RunOne(self.request.scenario, self.bench, self.until)
-        found, failing = [], 0
-        for planned, case in run_all(task, cases, min(self.request.jobs, len(cases))):
-            if case is None:
-                self.left_out.append(f"{planned.part}: {planned.title}")
-                continue
-            found.append((planned, case))
-            failing += case.verdict.outcome == "FAIL"
-            self.progress(len(found), failing, len(cases))
+        found: dict[Planned, Case] = {}
+        with contextlib.suppress(OutOfTime):  # those that are done by then can be told
+            for planned, case in run_all(task, cases, min(self.request.jobs, len(cases)), ordered=False):
+                if case is None:
+                    continue
+                found[planned] = case
+                self._told(case)
+                failing = sum(one.verdict.outcome == "FAIL" for one in found.values())
+                self.progress(len(found), failing, len(cases))
+        self.left_out += [f"{planned.part}: {planned.title}" for planned in cases if planned not in found]
         if found:
             self.rate_s = max(0.05, (time.monotonic() - began) / len(found))
-        return found
+        return [(planned, found[planned]) for planned in cases if planned in found]
+
+    def _begin(self, name: str) -> None:
+        self.doing = name
+        self.say(name)
+
+    def _told(self, case: Case) -> None:
+        """The first verdict is told at once: nobody is to wait for the end for that."""
+        self.num_cases += 1
+        if self.num_cases == 1:
+            verdict = case.verdict
+            kind = f" {verdict.kind}" if verdict.kind else ""
+            self.note(f"first verdict after {time.monotonic() - self.began:.0f} s: {verdict.outcome}{kind}: {case.text}")
 
     def _parts(self, ran: Sequence[tuple[Planned, Case]]) -> Iterator[Part]:
         for name in dict.fromkeys(planned.part for planned, _ in ran):

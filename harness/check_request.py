@@ -16,6 +16,7 @@ from typing import Any
 
 from harness.check import Request
 from harness.errors import UsageError
+from harness.launch.understood import keeps_out
 from harness.scenario import FORMATS, Command, Reference, Scenario
 
 # The smallest job that shows everything: three saves (one stands before the attacked one, one comes after it), in the second of
@@ -116,7 +117,12 @@ def _words(text: str, name: str, problems: list[str]) -> tuple[str, ...]:
     return words
 
 
-def _interpreter(text: str, problems: list[str]) -> str:
+def _interpreter(text: str, options: Mapping[str, Any], problems: list[str]) -> str:
+    if "{python}" not in " ".join([*options["command"], options.get("resume_command") or ""]):
+        problems.append(
+            f"--python {text}: the command has no {{python}}, so it would run in another interpreter; expected {{python}} where "
+            "the command says which one it is: -- {python} train.py … or -- {python} -m torch.distributed.run …"
+        )
     # Whether the command says {python} or not: a mistake that is not said would be met later.
     if shutil.which(text) is None:
         problems.append(f"--python {text!r}: does not exist or cannot be executed; expected an interpreter or its path")
@@ -156,9 +162,12 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
         workload = {"kind": "command", "command": command, "directory": str(Path.cwd()), "probe": True}
         workload |= {"steps": steps} if steps else {}
         if options.get("python") is not None:
-            workload["python"] = _interpreter(options["python"], problems)
+            workload["python"] = _interpreter(options["python"], options, problems)
         if options.get("resume_command") is not None:
-            workload["resume_command"] = _words(options["resume_command"], "--resume-command", problems)
+            workload["resume_command"] = resume = _words(options["resume_command"], "--resume-command", problems)
+            if options.get("loss_log") is None and (option := keeps_out(resume)) and not keeps_out(command):
+                found = f"--resume-command: {option} keeps out whoever watches the restarted trainer through PYTHONPATH"
+                problems.append(f"{found}; expected it without that option, or --loss-log FILE")
         workload |= _loss_log(options, problems)
         if verb == "check":
             problems += _without_directory(command)

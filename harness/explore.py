@@ -7,6 +7,7 @@ distinct (directory, promises), in parallel. Not responsible for: what the state
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from harness.staging import Recorded, reuse, stage, staged_plan
 from harness.store import RunDirectory, read_records
 from harness.supervisor import Recording, run_attempts
 from harness.trace import SaveWindow, Trace, first_difference, read_trace
-from harness.workers import run_all
+from harness.workers import OutOfTime, run_all
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ def explore(
         kill: the states after the death of all processes.
         power: those after a power cut.
         jobs: resumes at a time.
-        budget_s: stop starting resumes after so many seconds.
+        budget_s: stop starting resumes after so many seconds; those that run when `harness.workers.ended_at` ends are given up.
         limit: at most so many resumes, spread evenly over the save; None for all.
         progress: is told how many states are judged, how many of them fail, and how many there are.
     """
@@ -251,12 +252,13 @@ def explore(
     judged: list[Judged] = []
     num_resumes = failing = 0
     total = sum(map(len, groups))
-    for (_, group), results in run_all(task, list(enumerate(groups)), jobs):
-        num_resumes += bool(results)
-        for members, (verdict, path) in zip(group, results, strict=False):
-            judged.append(Judged(members[0], len(members), verdict, path, members))
-            failing += verdict.outcome != "PASS"
-        progress(len(judged), failing, total)
+    with contextlib.suppress(OutOfTime):  # what has been judged by then can be told
+        for (_, group), results in run_all(task, list(enumerate(groups)), jobs):
+            num_resumes += bool(results)
+            for members, (verdict, path) in zip(group, results, strict=False):
+                judged.append(Judged(members[0], len(members), verdict, path, members))
+                failing += verdict.outcome != "PASS"
+            progress(len(judged), failing, total)
     causes = find_causes(judged, recordings.recorded.trace, points.order)
     _tidy(judged, causes)
     return Exploration(

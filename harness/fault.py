@@ -301,15 +301,20 @@ class DamageFault:
 
 @dataclass(frozen=True)
 class NumericFault:
-    """A bad batch: `times` batches in a row from `batch` on, on the ranks of `who`."""
+    """A bad batch: `times` batches in a row from `batch` on, on the ranks of `who`.
+
+    `micro_batch` is the one of each batch that is bad, from 1, where gradients are accumulated; 0 for all of them.
+    """
 
     effect: str
     who: Who
     batch: int
     times: int = 1
+    micro_batch: int = 0
 
     def __str__(self) -> str:
-        return f"{self.effect} {self.who} at batch {self.batch}" + (f" times {self.times}" if self.times > 1 else "")
+        micro = f" micro-batch {self.micro_batch}" if self.micro_batch else ""
+        return f"{self.effect} {self.who} at batch {self.batch}{micro}" + (f" times {self.times}" if self.times > 1 else "")
 
 
 Fault = SignalFault | PowerCutFault | HoldFault | ErrnoFault | DiskFault | DamageFault | NumericFault

@@ -23,7 +23,7 @@ Grammar (words in capitals are filled in; brackets are optional)::
     swap CHECKPOINT/PATTERN with PATTERN [attempt N]
     replace CHECKPOINT[/PATTERN] from older [attempt N]
     tamper CHECKPOINT[/PATTERN] with TAMPERING [attempt N]
-    overflow|nan|nonfinite-grad|spike WHO at batch N [times N]
+    overflow|nan|nonfinite-grad|spike WHO at batch N [micro-batch N] [times N]
 
     SIGNAL     sigkill, sigterm, sigstop
     ERRNO      ENOSPC, EIO, EDQUOT, ... (a name of the C library)
@@ -260,7 +260,8 @@ class _Sentence:
         self._word("at")
         self._word("batch")
         batch = self._number("a batch", minimum=1)
-        return NumericFault(effect, who, batch, self._times())
+        micro_batch = self._number("a micro-batch", minimum=1) if self._optional("micro-batch") else 0
+        return NumericFault(effect, who, batch, self._times(), micro_batch)
 
     def _who(self) -> Who:
         word = self._one_of("rank", "ranks", "all", "any")

@@ -333,6 +333,7 @@ def _impossible(parsed: list[Fault], data: Mapping[str, Any]) -> list[str]:
     if not isinstance(workload, Mapping):
         return problems
     if workload.get("kind") == "reference":
+        problems += _no_micro_batch(workload, parsed)
         problems += _reference_problems(workload, sizes) + _rounding(workload, sizes, data.get("tolerance", 1e-4))
     return problems + _after_the_end(workload, parsed)
 
@@ -376,6 +377,16 @@ def _reference_problems(workload: Mapping[str, Any], sizes: Any) -> list[str]:
         found = f"{length} batches of {batch} samples, which are {batch * length} in an epoch"
         problems.append(f"batches_per_epoch: {found}; expected at most {_MAX_SAMPLES}")
     return problems
+
+
+def _no_micro_batch(workload: Mapping[str, Any], parsed: list[Fault]) -> list[str]:
+    """Parts of a batch that it does not have."""
+    pieces = workload.get("accumulate", 1)
+    bad = [
+        fault for fault in parsed if isinstance(fault, NumericFault) and type(pieces) is int and fault.micro_batch > pieces >= 1
+    ]
+    limits = f"a batch has {pieces} (accumulate), so expected 1 to {pieces}"
+    return [f"fault '{fault}': there is no micro-batch {fault.micro_batch}; {limits}" for fault in bad]
 
 
 def _rounding(workload: Mapping[str, Any], sizes: Any, tolerance: Any) -> list[str]:

@@ -21,6 +21,30 @@ from harness.launch.warm import WarmLaunch
 _GOODBYE_S = 10.0
 
 
+# The name of a socket has room for 107 bytes, of which the warm server's needs 44 behind the directory for temporary files.
+_LONGEST = 62
+_SHORT_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - a folder of our own is made there
+
+
+def _short_place() -> Path:
+    """Where temporary files go; another place where its name is too long for the sockets that lie there.
+
+    Raises:
+        UsageError: there is no place whose name is short enough.
+    """
+    usual = tempfile.gettempdir()
+    for place in (usual, *_SHORT_PLACES):
+        if len(os.fsencode(place)) <= _LONGEST and os.access(place, os.W_OK | os.X_OK):
+            return Path(place)
+    tried = ", ".join((usual, *_SHORT_PLACES))
+    raise UsageError(
+        [
+            f"found no directory for sockets, whose names can have 107 bytes: tried {tried}; expected one that can be written to "
+            f"and whose name has at most {_LONGEST} bytes. Set TMPDIR to one"
+        ]
+    )
+
+
 @dataclass(frozen=True)
 class Session:
     """One session.
@@ -37,7 +61,7 @@ class Session:
     def new(cls) -> Session:
         """A session of this process. Nothing is made yet."""
         # A socket's name has room for 107 bytes, so this does not lie in the run directory.
-        return cls(Path(tempfile.gettempdir()) / folder.new_name(), os.getpid())
+        return cls(_short_place() / folder.new_name(), os.getpid())
 
     def warm(self) -> WarmLaunch:
         """The session's warm launch; makes the directory, readable by this user only, and removes what killed ones left."""

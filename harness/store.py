@@ -22,7 +22,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -189,6 +189,7 @@ class Batch:
     grad_norm: float = math.nan
     max_norm: float = math.nan
     stepped_norm: float | None = None
+    micro_batches: int | None = None
 
     @classmethod
     def of(cls, record: Record) -> Batch:
@@ -208,6 +209,7 @@ class Batch:
             grad_norm=parse_float(record.get("grad_norm", "nan")),
             max_norm=parse_float(record.get("max_norm", "nan")),
             stepped_norm=None if record.get("stepped_norm") is None else parse_float(record["stepped_norm"]),
+            micro_batches=None if record.get("micro_batches") is None else int(record["micro_batches"]),
         )
 
 
@@ -351,17 +353,26 @@ def read_rank_logs(path: Path) -> dict[int, RankLog]:
 
 def _fill_global_losses(logs: dict[int, RankLog]) -> None:
     """Where ranks know only their own loss, the mean over all of them, of the batches that all of them have done."""
-    open_records: dict[object, list[Record]] = {}
+    open_records: dict[str, list[Record]] = {}
     for log in logs.values():
         for record in log.of("batch"):
             if "global_loss" in record and record["global_loss"] is None:
-                open_records.setdefault(record.get("batch"), []).append(record)
+                open_records.setdefault(repr(record.get("batch")), []).append(record)  # which may be anything
     sizes = [record.get("world_size") for log in logs.values() for record in log.of("start")]
     for records in open_records.values():
         if sizes and len(records) == sizes[0]:
-            mean = math.fsum(parse_float(record.get("loss")) for record in records) / len(records)
+            mean = _mean([parse_float(record.get("loss")) for record in records])
             for record in records:
                 record["global_loss"] = mean.hex() if math.isfinite(mean) else str(mean)
+
+
+def _mean(values: Sequence[float]) -> float:
+    try:
+        return math.fsum(values) / len(values)
+    except ValueError:  # infinities of both signs
+        return math.nan
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
 
 
 def read_attempt(path: Path) -> AttemptRun:

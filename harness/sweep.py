@@ -6,6 +6,7 @@ what was done to which file. Not responsible for: which damages there are (`harn
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import time
@@ -26,7 +27,7 @@ from harness.oracle.verdict import Verdict
 from harness.scenario import Scenario
 from harness.staging import Recorded, stage, staged_plan
 from harness.supervisor import run_attempts
-from harness.workers import run_all
+from harness.workers import OutOfTime, run_all
 
 Progress = Callable[[int, int, int], None]  # done, failing so far, all
 
@@ -174,13 +175,14 @@ def _try_all(task: _Task, damages: Sequence[Damage], jobs: int, progress: Progre
     """The verdicts of those that the budget reached, and how many of these changed nothing."""
     judged: list[Swept] = []
     unchanged = failing = 0
-    for (_, damage), result in run_all(task, list(enumerate(damages)), jobs):
-        if isinstance(result, _Unchanged):
-            unchanged += 1
-        elif result is not None:
-            judged.append(Swept(damage, *result))
-            failing += result[0].outcome == "FAIL"
-        progress(len(judged) + unchanged, failing, len(damages))
+    with contextlib.suppress(OutOfTime):  # what has been judged by then can be told
+        for (_, damage), result in run_all(task, list(enumerate(damages)), jobs):
+            if isinstance(result, _Unchanged):
+                unchanged += 1
+            elif result is not None:
+                judged.append(Swept(damage, *result))
+                failing += result[0].outcome == "FAIL"
+            progress(len(judged) + unchanged, failing, len(damages))
     return judged, unchanged
 
 

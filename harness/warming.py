@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from harness import baseline
@@ -15,6 +16,7 @@ from harness.case import Workbench, check_environment
 from harness.launch.command import fill
 from harness.launch.connection import Launcher
 from harness.launch.understood import why_cold
+from harness.launch.warm import Preloading
 from harness.scenario import Command, Scenario
 from harness.store import Baseline
 
@@ -55,20 +57,29 @@ def choose_launch(scenario: Scenario, bench: Workbench, launch: str = "auto") ->
     values = {"python": workload.python or sys.executable, "world_size": str(scenario.world_size(0))}
     why = "it was asked for" if launch == "cold" else why_cold([fill(word, values) for word in workload.command])
     why = "its losses are read from a log" if workload.loss_log else why
-    again = None if why else lambda folder: _preloaded(scenario, bench, folder)
-    found, folder = baseline.obtain(cold, bench.baselines, bench.launcher(cold), again)
-    why = why or ("" if launch == "warm" else found.other_launch)
-    if why:
-        return Started(cold, bench, f"every run is started as it stands: {why}", found, folder)
+    early = None if why else bench.preload()  # beside the run as it stands: the two take the same seconds
+    try:
+        again = None if early is None else partial(_preloaded, scenario, bench, early)
+        found, folder = baseline.obtain(cold, bench.baselines, bench.launcher(cold), again)
+        why = why or ("" if launch == "warm" else found.other_launch)
+        if early is None or why:
+            return Started(cold, bench, f"every run is started as it stands: {why}", found, folder)
+        _preloaded(scenario, bench, early, folder)  # the uninterrupted run may have been known already
+    finally:
+        if early is not None:
+            early.abandon()
     said = "every run is started from a preloaded process"
     said += "" if launch == "warm" else ", which gave the same losses and states as one as it stands"
     warm = scenario.model_copy(update={"launch": "warm"})
     return Started(warm, replace(bench, modules=_imported(folder)), said, found, folder)
 
 
-def _preloaded(scenario: Scenario, bench: Workbench, folder: Path) -> tuple[Scenario, Launcher]:
+def _preloaded(scenario: Scenario, bench: Workbench, early: Preloading, folder: Path) -> tuple[Scenario, Launcher]:
     warm = baseline.golden_scenario(scenario).model_copy(update={"launch": "warm"})
-    return warm, replace(bench, modules=_imported(folder)).launcher(warm)
+    bench = replace(bench, modules=_imported(folder))
+    if early.waits:
+        early.finish(bench.warm_launch)
+    return warm, bench.launcher(warm)
 
 
 def _imported(folder: Path) -> tuple[str, ...]:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 
 from harness.cli.common import EXITS, make_writable, new_folder, no_folder, no_place_for, write
+
+
+def _began() -> float:
+    """When this program was started, which is when its user began to wait, as `time.monotonic` counts."""
+    return time.monotonic() - (time.time() - psutil.Process().create_time())
 
 
 @click.command(name="check")
@@ -84,12 +91,14 @@ def check_command(out: Path, json_file: Path | None, junit_file: Path | None, su
     problems = [text for file in (json_file, junit_file, summary_file) for text in no_place_for(file, out)]
     request = parse_request(options, [*no_folder(out), *problems])
     make_writable(out)
-    run = check_command if options["command"] else check
     session = Session.new()
     try:
         bench = Workbench(out.resolve(), out.resolve() / "baselines", session.warm())
         with new_folder(out.resolve(), request.scenario.name) as folder, Ticker() as ticker:
-            found = run(request, bench, folder, ticker.part, ticker.tick)
+            if options["command"]:
+                found = check_command(request, bench, folder, ticker.part, ticker.tick, ticker.note, _began())
+            else:
+                found = check(request, bench, folder, ticker.part, ticker.tick)
     finally:
         session.close()
     click.echo(findings.text(found) if options["command"] else check_text(found))

@@ -84,7 +84,11 @@ def _probe(folder: Path, checkpoints: Path) -> dict[str, str]:
 def numeric_variable(faults: Sequence[NumericFault]) -> str:
     """The value of HARNESS_NUMERIC_FAULTS (docs/event-log.md)."""
     return json.dumps(
-        [{"effect": f.effect, "ranks": list(f.who.ranks) or None, "batch": f.batch, "times": f.times} for f in faults]
+        [
+            {"effect": f.effect, "ranks": list(f.who.ranks) or None, "batch": f.batch, "times": f.times}
+            | ({"micro_batch": f.micro_batch} if f.micro_batch else {})
+            for f in faults
+        ]
     )
 
 

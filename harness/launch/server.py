@@ -2,7 +2,8 @@
 
 Responsible for: importing what training needs, staying single-threaded (a fork of a process with threads is unsafe), and
 ending with its owner: it watches the owner's process and leaves when that is gone, whatever way it went.
-Started as `python -m harness.launch.server SOCKET OWNER READY`; the modules to import come after.
+Started as `python -m harness.launch.server SOCKET OWNER READY`; the modules to import come after, and more of them, a line each,
+by its standard input, which whoever started it closes once he knows them all.
 """
 
 from __future__ import annotations
@@ -27,24 +28,31 @@ from harness.launch.warm import PAGES
 
 
 def preload(modules: list[str]) -> None:
-    """Imports the modules and prepares the heap for being shared by forks; `?` before a name says that it may be missing.
+    """Imports the modules, and those that its standard input names; `?` before a name says that it may be missing.
+
+    The heap is then prepared for being shared by forks.
 
     Raises:
         ImportError: one of the others is missing.
         RuntimeError: importing has started threads.
     """
-    for module in modules:
-        if module.startswith("?"):
-            with contextlib.suppress(Exception):
-                importlib.import_module(module[1:])
-        else:
-            importlib.import_module(module)
+    _import(modules)
+    _import(sys.stdin.read().split())
     # What exists now stays for ever; without this every fork's first collection would copy all of it.
     gc.collect()
     gc.freeze()
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
         raise RuntimeError(f"the preloaded process has {threads} threads; forking it would be unsafe (set OMP_NUM_THREADS=1)")
+
+
+def _import(modules: list[str]) -> None:
+    for module in modules:
+        if module.startswith("?"):
+            with contextlib.suppress(Exception):
+                importlib.import_module(module[1:])
+        else:
+            importlib.import_module(module)
 
 
 def serve(listening: socket.socket, owner: int) -> None:
@@ -111,6 +119,8 @@ def main() -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
     try:
         preload(modules)
+        with open(os.devnull) as nothing:  # noqa: PTH123
+            os.dup2(nothing.fileno(), sys.stdin.fileno())
     except (ImportError, RuntimeError) as error:
         os.write(int(ready), f"{type(error).__name__}: {error}".encode())
         sys.exit(1)

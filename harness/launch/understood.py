@@ -73,6 +73,38 @@ def why_cold(words: Sequence[str]) -> str:
     )
 
 
+def keeps_out(words: Sequence[str]) -> str:
+    """The option by which a command's interpreter reads no `PYTHONPATH`, or imports no `sitecustomize` from it; "" for none.
+
+    Either way nobody can watch it from inside.
+    """
+    if not words:
+        return ""
+    options = list(words[1:]) if _PYTHON.match(Path(words[0]).name) else _of_script(words[0])
+    while options and options[0].startswith("-") and options[0] != "-":
+        word = options.pop(0)
+        # Of letters that stand together the last one may take what follows, as `-W ignore` and `-m MODULE` do.
+        flags, valued = re.match(r"-([^cmWX]*)([cmWX]?)", word).groups()  # type: ignore[union-attr]
+        if not word.startswith("--") and (found := [letter for letter in flags if letter in "ESI"]):
+            return f"-{found[0]}"
+        if valued in ("c", "m"):
+            break
+        if valued and word.endswith(valued) and options:
+            options.pop(0)
+    return ""
+
+
+def _of_script(program: str) -> list[str]:
+    """The options that a script gives to its interpreter in its first line."""
+    found = shutil.which(program)
+    if found is None:
+        return []
+    with Path(found).open("rb") as file:
+        first = os.fsdecode(file.readline(4096).strip()).split()
+    at = next((place for place, word in enumerate(first) if _PYTHON.match(word.rpartition("/")[2].removeprefix("#!"))), None)
+    return first[at + 1 :] if first and first[0].startswith("#!") and at is not None else []
+
+
 def _python(words: list[str], own: bool) -> Program | None:
     while words and words[0] in ("-u", "-B"):
         words.pop(0)

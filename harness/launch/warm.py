@@ -6,8 +6,10 @@ test session race for it) and shared by all.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import secrets
 import select
 import socket
 import subprocess
@@ -91,49 +93,102 @@ class WarmLaunch:
             return None
         return connection
 
+    def begin(self) -> Preloading:
+        """Starts a server with these modules before it is known what else it is to import: `Preloading.finish` says it."""
+        return Preloading(self)
+
     def _start(self) -> None:
-        self.address.unlink(missing_ok=True)
-        ready_read, ready_write = os.pipe()
+        self.begin().finish(self)
+
+
+class Preloading:
+    """A server that is importing. It serves once `finish` has said what else it is to import, and under which address.
+
+    Meanwhile its process goes on by itself; it ends when this one does.
+    """
+
+    def __init__(self, launch: WarmLaunch) -> None:
+        self._first = launch
+        self._draft = launch.session / f"warm-{secrets.token_hex(4)}"
+        self._log = launch.session / "warm.log"
+        self._ready, ready_write = os.pipe()
         try:
-            with (self.session / "warm.log").open("ab") as log:
-                process = subprocess.Popen(
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(
                     [
                         sys.executable,
                         "-P",  # a file of the user's where he stands must not be taken for a library
                         "-m",
                         "harness.launch.server",
-                        str(self.address),
-                        str(self.owner),
+                        str(self._draft),
+                        str(launch.owner),
                         str(ready_write),
-                        *self.modules,
+                        *launch.modules,
                     ],
                     env={**os.environ, **THREADS, **PAGES},
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
                     pass_fds=(ready_write,),
                 )
-            os.close(ready_write)
-            ready_write = -1
-            answer = _read_answer(ready_read, _PRELOAD_S)
+        except BaseException:
+            os.close(self._ready)
+            raise
         finally:
-            os.close(ready_read)
-            if ready_write >= 0:
-                os.close(ready_write)
+            os.close(ready_write)
+
+    def finish(self, launch: WarmLaunch) -> None:
+        """Has it import what `launch` has beyond the modules it was begun with, and serve at that address.
+
+        Raises:
+            UsageError: torch is not there to be imported.
+            LaunchError: it could not be started; the text has its reason.
+        """
+        more = launch.modules[len(self._first.modules) :]
+        assert launch.modules == (*self._first.modules, *more)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended already, and said why
+            self._process.stdin.write("\n".join(more).encode())
+            self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            answer = _read_answer(self._ready, _PRELOAD_S)
+        finally:
+            os.close(self._ready)
+            self._ready = -1
         if answer != "ready":
-            process.kill()
-            process.wait()
+            self._end()
             if answer.startswith(("ImportError", "ModuleNotFoundError")):
                 raise UsageError(
                     [f"{sys.executable}, which trains, cannot import what it needs: {answer}; expected torch 2.6 or newer"]
                 )
-            log_tail = (self.session / "warm.log").read_text(errors="replace")[-2000:]
+            log_tail = self._log.read_text(errors="replace")[-2000:]
             raise LaunchError(
                 f"the warm server ({sys.executable}) could not be started: {answer or 'it ended without a word'}\n"
                 f"{log_tail}\nIs torch installed for this interpreter? Use launch cold with another one if not."
             )
+        self._draft.rename(launch.address)
         # The server outlives this process where the owner does; it is the owner's end that ends it, not ours.
-        process.returncode = 0
+        self._process.returncode = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits to be told the rest."""
+        return self._ready >= 0
+
+    def abandon(self) -> None:
+        """Ends it, if it does not serve yet."""
+        if self.waits:
+            os.close(self._ready)
+            self._ready = -1
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 def _read_answer(fd: int, timeout_s: float) -> str:

@@ -113,12 +113,27 @@ def _numeric(fault: NumericFault, baseline: Baseline) -> list[Finding]:
     reached = sorted({batch.batch for log in baseline.ranks.values() for batch in log.batches})
     within = [batch for batch in reached if fault.batch <= batch < end]
     if len(within) == fault.times:
-        return []
+        return _micro_batches(fault, baseline)
     edges = [fault.batch - 1, *within, end]
     missing = [_from_to(a + 1, b - 1) for a, b in itertools.pairwise(edges) if b - a > 1]
     message = f"'{fault}' did not happen: the uninterrupted run never reached batch {', '.join(missing)}"
     found = f"batches {numbers_text(reached)}" if reached else "no batch"
     expected = f"batches {_from_to(fault.batch, end - 1)}"
+    return [inconclusive("fault-did-not-fire", _ORACLE, message, expected=expected, found=found)]
+
+
+def _micro_batches(fault: NumericFault, baseline: Baseline) -> list[Finding]:
+    """A part that a batch does not have is never bad; a trainer that does not say how many parts there are is believed."""
+    logs = [log for rank, log in baseline.ranks.items() if fault.who.covers(rank)]
+    hit = [batch for log in logs for batch in log.batches if fault.batch <= batch.batch < fault.batch + fault.times]
+    short = [batch for batch in hit if batch.micro_batches is not None and batch.micro_batches < fault.micro_batch]
+    if not short:
+        return []
+    count = short[0].micro_batches
+    message = (
+        f"'{fault}' did not happen: batch {short[0].batch} of the uninterrupted run has {count} micro-batch{'es' * (count != 1)}"
+    )
+    expected, found = f"micro-batch {fault.micro_batch}", f"{count} calls of backward before the update"
     return [inconclusive("fault-did-not-fire", _ORACLE, message, expected=expected, found=found)]
 
 

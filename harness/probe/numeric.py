@@ -44,16 +44,19 @@ class NumericFault:
         ranks: The ranks it strikes, or None for all.
         batch: The first bad batch, from 1.
         times: How many batches in a row are bad.
+        micro_batch: Which part of each of them is, from 1, or None for all parts.
     """
 
     effect: str
     ranks: tuple[int, ...] | None
     batch: int
     times: int
+    micro_batch: int | None = None
 
-    def strikes(self, batch: int, rank: int) -> bool:
-        """Return whether this batch is bad on this rank."""
-        return self.batch <= batch < self.batch + self.times and (self.ranks is None or rank in self.ranks)
+    def strikes(self, batch: int, rank: int, micro_batch: int = 1) -> bool:
+        """Return whether this part of this batch is bad on this rank."""
+        hit = self.batch <= batch < self.batch + self.times and self.micro_batch in (None, micro_batch)
+        return hit and (self.ranks is None or rank in self.ranks)
 
 
 def parse_numeric_faults(text: str) -> tuple[NumericFault, ...]:
@@ -75,15 +78,21 @@ def parse_numeric_faults(text: str) -> tuple[NumericFault, ...]:
     if problems:
         raise ValueError("; ".join(problems))
     return tuple(
-        NumericFault(entry["effect"], None if entry["ranks"] is None else tuple(entry["ranks"]), entry["batch"], entry["times"])
+        NumericFault(
+            entry["effect"],
+            None if entry["ranks"] is None else tuple(entry["ranks"]),
+            entry["batch"],
+            entry["times"],
+            entry.get("micro_batch"),
+        )
         for entry in found
     )
 
 
 def _problems(number: int, entry: Any) -> list[str]:
     where = f"{VARIABLE}[{number}]"
-    if not isinstance(entry, dict) or entry.keys() != {"effect", "ranks", "batch", "times"}:
-        return [f"{where} must have exactly effect, ranks, batch and times, found {entry!r}"]
+    if not isinstance(entry, dict) or entry.keys() - {"micro_batch"} != {"effect", "ranks", "batch", "times"}:
+        return [f"{where} must have exactly effect, ranks, batch and times, and perhaps micro_batch, found {entry!r}"]
     problems = []
     if entry["effect"] not in _EFFECTS:
         problems.append(f"{where}.effect must be one of {', '.join(_EFFECTS)}, found {entry['effect']!r}")
@@ -92,8 +101,8 @@ def _problems(number: int, entry: Any) -> list[str]:
         problems.append(f"{where}.ranks must be null or a list of ranks, found {ranks!r}")
     problems += [
         f"{where}.{key} must be a whole number from 1, found {entry[key]!r}"
-        for key in ("batch", "times")
-        if not _is_count(entry[key], 1)
+        for key in ("batch", "times", "micro_batch")
+        if key in entry and not _is_count(entry[key], 1)
     ]
     return problems
 
@@ -102,7 +111,7 @@ def _is_count(value: Any, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
-def apply_numeric_faults(faults: tuple[NumericFault, ...], logits: Tensor, batch: int, rank: int) -> Tensor:
+def apply_numeric_faults(faults: tuple[NumericFault, ...], logits: Tensor, batch: int, rank: int, micro_batch: int = 1) -> Tensor:
     """Return the logits as the faults make them.
 
     Args:
@@ -110,8 +119,9 @@ def apply_numeric_faults(faults: tuple[NumericFault, ...], logits: Tensor, batch
         logits: Of this rank's samples, any shape and dtype; not changed in place.
         batch: Number of the batch, from 1.
         rank: This rank.
+        micro_batch: The part of the batch that these logits are of, from 1.
     """
     for fault in faults:
-        if fault.strikes(batch, rank):
+        if fault.strikes(batch, rank, micro_batch):
             logits = _EFFECTS[fault.effect](logits)
     return logits

@@ -88,9 +88,9 @@ class ProbeHooks(TrainingHooks):
             whole = whole_digests(components, shared_rng=training.config.rng_scope == "global")
             self._write("state", moment=moment, step=training.state.step, digests=digest_components(components), **whole)
 
-    def logits(self, logits: Tensor, batch: int) -> Tensor:
-        """Plant the numeric faults of this batch."""
-        return apply_numeric_faults(self._faults, logits, batch, self._rank)
+    def logits(self, logits: Tensor, batch: int, micro_batch: int) -> Tensor:
+        """Plant the numeric faults of this part of this batch."""
+        return apply_numeric_faults(self._faults, logits, batch, self._rank, micro_batch)
 
     def batch(self, report: BatchReport) -> None:
         """Record one batch."""

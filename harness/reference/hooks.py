@@ -72,8 +72,8 @@ class TrainingHooks:
     def state(self, moment: Literal["save", "load", "end"], training: Training) -> None:
         """The state may be looked at, not changed: just before a save, just after a load, at the end."""
 
-    def logits(self, logits: Tensor, batch: int) -> Tensor:  # noqa: ARG002  for those who override it
-        """Return the logits to use for this batch, counted from 1."""
+    def logits(self, logits: Tensor, batch: int, micro_batch: int) -> Tensor:  # noqa: ARG002  for those who override it
+        """Return the logits to use for this micro-batch of this batch, both counted from 1."""
         return logits
 
     def batch(self, report: BatchReport) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -184,7 +185,8 @@ def train_batch(training: Training, hooks: TrainingHooks, indices: Tensor, token
     state, number = training.state, training.state.batch + 1
     noise_amplitude = float(np.random.uniform(0.0, training.config.noise))
     tokens = shift_tokens(tokens).to(training.device)
-    outcome = take_step(training, tokens, noise_amplitude, lambda logits: hooks.logits(logits, number))
+    micro_batches = itertools.count(1)
+    outcome = take_step(training, tokens, noise_amplitude, lambda logits: hooks.logits(logits, number, next(micro_batches)))
     state.batch = number
     state.batch_in_epoch += 1
     if state.batch_in_epoch == training.config.batches_per_epoch:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +80,7 @@ while step < 10 and "idle" not in words:
     scaler.step(optimizer)
     scaler.update()
     step += 1
+    while "slow" in words: signal.pause()
     if asked:
         save(step)
         sys.exit(0)
@@ -96,6 +100,7 @@ def check(tmp_path_factory):
         command = [sys.executable, "-m", "harness.cli", "check", *options, "--", *trainer]
         return folder, subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
+    run.folder = folder
     return run
 
 
@@ -111,6 +116,10 @@ def test_a_trainer_that_saves_when_it_is_asked_to_end_passes(check):
     found = json.loads((folder / "found.json").read_text())
     assert found["summary"]["fail"] == found["summary"]["inconclusive"] == 0
     assert found["left_out"]
+    # Told as soon as there is one, and not at the end.
+    first, after = done.stderr.index("first verdict after"), done.stderr.index("recording the job")
+    assert re.match(r"first verdict after \d+ s: PASS: ", done.stderr[first:])
+    assert first < after
     suite = ET.parse(folder / "found.xml").getroot()
     assert (suite.get("failures"), suite.get("skipped")) == ("0", "0")
     assert int(suite.get("tests")) > 10
@@ -174,6 +183,14 @@ def test_what_cannot_be_checked_is_said_once_with_what_to_do(check, word, code, 
     assert "Traceback" not in said
 
 
+def test_an_interpreter_that_keeps_watchers_out_is_named(check):
+    command = [sys.executable, "-m", "harness.cli", "check", "--", sys.executable, "-I", "train.py", "{ckpt}"]
+    done = subprocess.run(command, cwd=check.folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "its interpreter is started with -I, which keeps out whoever watches it" in done.stderr
+    assert "--loss-log FILE" in done.stderr
+
+
 def test_the_resume_command_is_what_restarts(check):
     resume = f"{sys.executable} train.py {{ckpt}}"
     _, done = check("anew", options=(*QUICK, "--resume-command", resume))
@@ -184,3 +201,24 @@ def test_a_budget_in_which_not_even_the_control_runs_is_said(check):
     _, done = check(options=("--budget", "0.01s"))
     assert done.returncode == 3, done.stdout + done.stderr
     assert "the budget was used up before the control had run" in done.stdout
+
+
+# What ends the processes and tells the findings, on a machine that does many other things as well.
+SLACK_S = 60
+TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_check_ends_within_its_budget_and_says_what_it_left_out(check, slow):
+    folder, budget_s = check.folder, 4 if slow else 25
+    ranks = [TORCHRUN, "--nproc-per-node", "{world_size}", str(Path(__file__).parent / "probed" / "ranks.py"), "ddp", "--out"]
+    trainer = [sys.executable, "train.py", "{ckpt}", "slow"] if slow else [*ranks, "{ckpt}"]
+    command = [sys.executable, "-m", "harness.cli", "check", "--budget", f"{budget_s}s", "--out", f"runs-{slow}", "--", *trainer]
+    began = time.monotonic()
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    took_s = time.monotonic() - began
+    assert took_s < budget_s + SLACK_S, done.stdout
+    assert done.returncode in ((3,) if slow else (0, 1, 3)), done.stdout + done.stderr
+    used_up = "the budget was used up before the control had run (--budget): the uninterrupted runs" in done.stdout
+    assert used_up or (not slow and "\nleft out:\n" in done.stdout), done.stdout
+    assert "Traceback" not in done.stderr

@@ -15,6 +15,7 @@ import pytest
 from jobs import ending, kept, run_job, said
 
 from harness import supervisor
+from harness.errors import UsageError
 from harness.launch.cold import ColdLaunch
 from harness.launch.folder import sweep
 from harness.scenario import job
@@ -276,12 +277,37 @@ def test_what_killed_ranks_leave_among_temporary_files_goes_with_the_session(tmp
     assert ColdLaunch(tmp_path / ("x" * 80))._environment() is None
 
 
+def test_a_long_directory_for_temporary_files_is_no_place_for_sockets(tmp_path):
+    folder = tmp_path / ("long-" * 20)
+    folder.mkdir()
+    program = """
+from dataclasses import replace
+from harness.session import Session
+session = Session.new()
+replace(session.warm(), modules=("json",)).connect().close()
+print(session.directory)
+session.close()
+"""
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).parent in (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
+    assert list(folder.iterdir()) == []
+
+
+def test_where_no_short_directory_can_be_written_to_that_is_said(monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", "/" + "x" * 80)
+    monkeypatch.setattr("harness.session._SHORT_PLACES", ("/no-such",))
+    with pytest.raises(UsageError, match=r"whose name has at most 62 bytes. Set TMPDIR to one"):
+        Session.new()
+
+
 def test_one_warm_server_serves_all_and_leaves_when_told():
     session = Session.new()
     warm = session.warm()
     for _ in range(3):
         warm.connect().close()
-    named = [child for child in psutil.Process().children(recursive=True) if str(warm.address) in command_line(child)]
+    named = [child for child in psutil.Process().children(recursive=True) if str(warm.session) in command_line(child)]
     # A keeper is forked from the server, and the last one may not have ended yet.
     servers = [process for process in named if process.ppid() not in {other.pid for other in named}]
     assert len(servers) == 1

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from probed_runs import Runs, running_probed
 
@@ -41,12 +46,88 @@ def test_a_loop_is_the_same_and_every_update_has_its_loss(runs, loop):
     assert not with_it.log.of("probe-failed")
 
 
+PYTHON, TORCHRUN = sys.executable, str(Path(sys.executable).with_name("torchrun"))
+
+
+def ranks_of(seen):
+    """Rank → the losses that it has printed."""
+    said = [line.split() for line in seen.said.splitlines()]
+    return {rank: [loss for one, loss in said if one == str(rank)] for rank in (0, 1)}
+
+
+def assert_the_same(with_it, without):
+    assert with_it.codes == without.codes == [0] * len(without.codes)
+    assert ranks_of(with_it) == ranks_of(without)
+    assert {rank: [record["loss"] for record in log.of("batch")] for rank, log in with_it.logs.items()} == ranks_of(without)
+    assert [(log.ended, log.of("probe-failed")) for log in with_it.logs.values()] == [(True, [])] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "cold"),
+    [(("ddp",), (TORCHRUN, "--nproc-per-node", "2")), (("ddp",), (PYTHON,)), (("ddp", "fork"), ())],
+    ids=["torchrun", "spawn", "fork"],
+)
+def test_two_ranks_under_ddp_train_and_save_the_same(runs, words, cold):
+    without, with_it = (runs.run("ranks.py", *words, cold=cold, probe=probe) for probe in (False, True))
+    assert_the_same(with_it, without)
+    assert list(without.files) == ["last.pt"]
+    assert with_it.files == without.files
+
+
+def test_two_ranks_under_fsdp_train_and_save_the_same(runs):
+    first, second, with_it = (runs.run("ranks.py", "fsdp", ranks=2, probe=probe) for probe in (False, False, True))
+    assert_the_same(with_it, first)
+    assert with_it.files.keys() == first.files.keys()
+    # DCP puts an identifier of its own into each `.metadata`; of those what they lead to is compared.
+    repeated = {name: data for name, data in first.files.items() if second.files[name] == data}
+    assert sorted(first.files.keys() - repeated.keys()) == [f"step-{step}/.metadata" for step in (2, 4, 6)]
+    assert {name: with_it.files[name] for name in repeated} == repeated
+    kept = [str(runs.folder / name / "kept") for name in ("run-1", "run-3")]
+    done = subprocess.run(
+        [PYTHON, "-c", LOADING, str(runs.folder / "whole.pt"), *kept], capture_output=True, text=True, timeout=120, check=True
+    )
+    one, other = done.stdout.splitlines()
+    assert one == other
+    assert one.count("exp_avg_sq") == 3 * 4  # of three checkpoints, four parameters
+
+
+LOADING = """
+import sys, torch
+from pathlib import Path
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+def plain(value):
+    if isinstance(value, dict): return {key: plain(one) for key, one in sorted(value.items())}
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+for run in sys.argv[2:]:
+    found = {}
+    for folder in sorted(Path(run).glob("step-*")):
+        dcp_to_torch_save(folder, sys.argv[1])
+        found[folder.name] = plain(torch.load(sys.argv[1], weights_only=False))
+    print(found)
+"""
+
+
 def test_a_skipped_step_is_a_skip_and_its_loss_is_unscaled(runs):
     without, with_it = (runs.run("loops.py", "scaled", "overflow", probe=probe) for probe in (False, True))
     assert (with_it.said, with_it.files) == (without.said, without.files)
     batches = with_it.log.of("batch")
     assert [record["tag"] for record in batches] == ["STEP", "STEP", "SKIP", "STEP", "STEP", "STEP"]
     assert [record["loss"] for record in batches] == with_it.losses
+
+
+def test_a_fault_hits_the_micro_batch_that_it_names(runs):
+    def losses(micro_batch, effect="spike"):
+        fault = {"effect": effect, "ranks": [0], "batch": 3, "times": 1, "micro_batch": micro_batch}
+        seen = runs.run("loops.py", "accumulated", faults=json.dumps([fault]))
+        assert {record["micro_batches"] for record in seen.log.of("batch")} == {3}
+        return seen.losses
+
+    usual = losses(4)  # there is none
+    first, second = losses(1), losses(2)
+    # Felt from the next batch on, and each part has a gradient of its own.
+    assert usual[:3] == first[:3] == second[:3]
+    assert len({usual[3], first[3], second[3]}) == 3
+    assert losses(2, "nan")[3:] == ["nan"] * 3
 
 
 @pytest.mark.parametrize(("words", "code"), [(("ending",), 3), (("ending", "raise"), 1)])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from harness.workers import run_all
+from harness.workers import OutOfTime, ended_at, run_all
 
 ROOT = Path(__file__).resolve().parents[2]
 WAITING = """
@@ -32,6 +36,49 @@ def test_results_come_in_the_order_of_the_items(jobs):
     found = list(run_all(square, range(9), jobs))
     assert [(item, result[0]) for item, result in found] == [(number, number * number) for number in range(9)]
     assert (os.getpid() in {result[1] for _, result in found}) == (jobs == 1)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A task that one item never ends by itself; it puts something away then."""
+
+    folder: Path
+    item: int
+
+    def __call__(self, number):
+        try:
+            while number == self.item:
+                signal.pause()
+        finally:
+            (self.folder / str(number)).touch()
+        return number
+
+
+def test_results_come_as_they_are_there_where_that_is_asked_for(tmp_path):
+    found = []
+    with pytest.raises(OutOfTime), ended_at(time.monotonic() + 2):
+        found.extend(run_all(Waiting(tmp_path, 1), [1, 2], 2, ordered=False))
+    assert found == [(2, 2)]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_all_ends_when_the_time_is_up(jobs, tmp_path):
+    found = []
+    with pytest.raises(OutOfTime), ended_at(time.monotonic() + 2):
+        found.extend(run_all(Waiting(tmp_path, 1), [0, 1], jobs))
+    assert found == [(0, 0)]
+    assert (tmp_path / "1").exists()
+
+
+def test_the_time_of_what_is_around_counts_again_afterwards():
+    def both():
+        with contextlib.suppress(OutOfTime), ended_at(time.monotonic() + 0.05):
+            signal.pause()
+        signal.pause()
+
+    with pytest.raises(OutOfTime), ended_at(time.monotonic() + 2):
+        both()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_workers_end_with_their_parent_even_when_that_is_killed():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.baseline import first_difference, other_number
-from harness.scenario import Command, Reference
+from harness.baseline import cache_key, first_difference, other_number
+from harness.scenario import Command, Reference, Scenario
 from harness.store import RankLog
 
 
@@ -71,3 +71,50 @@ def test_a_command_does_as_many_batches_as_was_said(steps, done, text):
 
 def test_the_reference_trainer_is_not_doubted():
     assert other_number(Reference(steps=24), ends(12)) == ""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A function that says the key of a command whose script lies in a folder."""
+    (tmp_path / "train.py").write_text("import model")
+
+    def key(*words):
+        workload = Command(command=("python", "train.py", *words, "{ckpt}"), directory=str(tmp_path), probe=True)
+        return cache_key(Scenario(name="job", workload=workload))
+
+    return key
+
+
+@pytest.mark.parametrize("path", ["model.py", "lib/model.py", "settings.toml"])
+def test_another_file_that_the_job_reads_makes_another_baseline(job, tmp_path, path):
+    before = job("settings.toml")
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    (tmp_path / path).write_text("width = 3")
+    made = job("settings.toml")
+    (tmp_path / path).write_text("width = 16")
+    assert len({before, made, job("settings.toml")}) == 3
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "runs/check-train.py/cases/0",  # a folder of the harness's own, whose name ends like a module's
+        "runs/case/checkpoints/snapshot.py",
+        ".venv/lib/other.py",
+        "env/lib/python3/site-packages/other.py",
+        "__pycache__/train.py",
+        "notes.txt",
+    ],
+)
+def test_what_runs_leave_behind_and_what_is_installed_makes_no_other_baseline(job, tmp_path, path):
+    (tmp_path / "runs" / "case").mkdir(parents=True)
+    (tmp_path / "runs" / "case" / "plan.toml").touch()
+    before = job()
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text("x = 1")
+    assert job() == before
+
+
+def test_a_script_that_is_not_there_yet_is_no_error(tmp_path):
+    workload = Command(command=("python", "no-such.py"), directory=str(tmp_path / "nowhere"))
+    assert cache_key(Scenario(name="job", workload=workload))

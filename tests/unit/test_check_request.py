@@ -34,6 +34,7 @@ NOTHING = {
     "python": None,
     "command": (),
 }
+OWN_PYTHON = ("{python}", "train.py", "{ckpt}")
 TRAIN = ("torchrun", "--nproc-per-node", "{world_size}", "train.py", "{ckpt}")
 
 
@@ -56,7 +57,8 @@ def test_a_command_has_a_budget_and_the_save_that_there_is():
 
 def test_what_a_command_may_be_given():
     options = {"resume_command": "python 'my train.py' --resume", "tolerance": "1e-3", "python": sys.executable}
-    request = asked(command=TRAIN, world_sizes="1, 4", **options)
+    own = ("{python}", "-m", "torch.distributed.run", "--nproc-per-node", "{world_size}", "train.py", "{ckpt}")
+    request = asked(command=own, world_sizes="1, 4", **options)
     assert request.scenario.workload.resume_command == ("python", "my train.py", "--resume")
     assert request.scenario.workload.python == sys.executable
     assert (request.scenario.tolerance, request.world_sizes) == (1e-3, (1, 4))
@@ -81,11 +83,21 @@ def test_what_a_command_may_be_given():
         ({"command": TRAIN, "world_sizes": "1,x"}, "--world-sizes x: expected numbers of ranks such as 1,4"),
         ({"format": "single", "seed": "99999999999"}, "--seed 99999999999: expected a whole number, at most 2147483648"),
         (
-            {"command": TRAIN, "python": "/nonexist"},
+            {"command": OWN_PYTHON, "python": "/nonexist"},
             "--python '/nonexist': does not exist or cannot be executed; expected an interpreter or its path",
         ),
         (
-            {"command": TRAIN, "python": ""},
+            {"command": TRAIN, "python": sys.executable},
+            f"--python {sys.executable}: the command has no {{python}}, so it would run in another interpreter; expected "
+            "{python} where the command says which one it is: -- {python} train.py … or -- {python} -m torch.distributed.run …",
+        ),
+        (
+            {"command": TRAIN, "resume_command": "python -I train.py {ckpt}"},
+            "--resume-command: -I keeps out whoever watches the restarted trainer through PYTHONPATH; expected it without that "
+            "option, or --loss-log FILE",
+        ),
+        (
+            {"command": OWN_PYTHON, "python": ""},
             "--python '': does not exist or cannot be executed; expected an interpreter or its path",
         ),
         ({"format": "single", "python": "/usr/bin/python3"}, "--python is for a command; expected -- COMMAND … with it"),

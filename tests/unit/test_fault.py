@@ -93,7 +93,7 @@ def damage_faults(draw):
     )
 
 
-numeric_faults = st.builds(NumericFault, st.sampled_from(NUMERIC_EFFECTS), whos, counts, counts)
+numeric_faults = st.builds(NumericFault, st.sampled_from(NUMERIC_EFFECTS), whos, counts, counts, st.just(0) | counts)
 faults = st.one_of(signal_faults, errno_faults, disk_faults, damage_faults(), numeric_faults)
 
 
@@ -234,6 +234,8 @@ def test_a_sentence_with_one_word_changed_is_understood_or_refused(fault, data):
         ("tamper newest/*.bin with hostile-pickle", DamageFault("tamper", "newest", "*.bin", tampering="hostile-pickle")),
         ("tamper every, with unknown-schema, attempt 2", DamageFault("tamper", "every", attempt=2, tampering="unknown-schema")),
         ("overflow rank 0 at batch 5 times 3", NumericFault("overflow", Who((0,)), 5, 3)),
+        ("overflow rank 0 at batch 7 micro-batch 2", NumericFault("overflow", Who((0,)), 7, 1, 2)),
+        ("nan any rank at batch 7, micro-batch 2, times 3", NumericFault("nan", Who(quantifier="any"), 7, 3, 2)),
         ("spike all ranks at batch 1 times 1", NumericFault("spike", Who(quantifier="all"), 1)),
     ],
 )
@@ -303,6 +305,8 @@ def test_sentences_that_people_write(text, fault):
         ("tamper newest with malice", "unknown tampering 'malice'; expected one of unknown-schema (the schema in a manifest or"),
         ("tamper newest/../x with missing-key", "'../x' leaves the checkpoint directory; expected a pattern inside it"),
         ("nan rank 0 at step 3", "found 'step' where batch was expected"),
+        ("nan rank 0 at batch 3 micro-batch 0", "'0' is not a micro-batch; expected a whole number, 1 or more"),
+        ("nan rank 0 at batch 3 times 2 micro-batch 1", "did not expect 'micro-batch 1' at the end"),
         ("nan rank 0 at batch 3 attempt 1", "did not expect 'attempt 1' at the end"),
     ],
 )

@@ -184,6 +184,11 @@ def test_faults_that_are_no_list_of_sentences_are_never_ignored(faults):
             "fault 'EIO rank 1 on fsync x attempt 1': there is no rank 1; attempt 1 has 1 rank, so expected 0 to 0",
         ),
         (
+            {"faults": ("nan rank 0 at batch 2 micro-batch 3",), "workload": {"kind": "reference", "accumulate": 2}},
+            "fault 'nan rank 0 at batch 2 micro-batch 3': there is no micro-batch 3; a batch has 2 (accumulate), "
+            "so expected 1 to 2",
+        ),
+        (
             {"faults": ("delete every attempt 3",)},
             "fault 'delete every attempt 3': attempt 3 never happens; max_attempts is 3, so expected 0 to 2",
         ),

@@ -367,3 +367,37 @@ def test_a_damaged_baseline_is_a_usage_error_that_names_the_file(tmp_path, conte
     (tmp_path / "baseline.json").write_bytes(content)
     with pytest.raises(UsageError, match=re.escape(str(tmp_path / "baseline.json"))):
         read_baseline(tmp_path)
+
+
+def global_losses(folder, *losses, world_size=None, **more):
+    """What is read as the mean of one batch of ranks that know only their own loss."""
+    for rank, loss in enumerate(losses):
+        start = {"event": "start", "rank": rank, "time_s": 0.0, "world_size": world_size or len(losses)}
+        record = batch(loss=loss, **{"global_loss": None, "rank": rank, **more})
+        (folder / f"rank-{rank}.jsonl").write_bytes(lines(start, record))
+    return [log.of("batch")[0]["global_loss"] for log in read_rank_logs(folder).values()]
+
+
+@pytest.mark.parametrize(
+    ("losses", "mean"),
+    [
+        (("0x1.0p+0", "0x1.0p+1"), (1.5).hex()),
+        (("0x1.0p+0", "nan"), "nan"),
+        (("0x1.0p+0", "inf"), "inf"),
+        (("-inf", "inf"), "nan"),
+        (((1e308).hex(), (1.5e308).hex()), (1.25e308).hex()),
+        (("0x1.0p+0", "no number"), "nan"),
+    ],
+)
+def test_where_ranks_know_their_own_loss_only_the_mean_is_worked_out(tmp_path, losses, mean):
+    assert global_losses(tmp_path, *losses) == [mean, mean]
+
+
+def test_no_mean_is_worked_out_of_some_ranks_only_or_where_the_trainer_has_said_one(tmp_path):
+    assert global_losses(tmp_path, "0x1.0p+0", "0x1.0p+1", world_size=3) == [None, None]
+    said = (2.5).hex()
+    assert global_losses(tmp_path, "0x1.0p+0", "0x1.0p+1", global_loss=said) == [said, said]
+
+
+def test_a_batch_without_a_number_is_no_error_when_losses_are_filled_in(tmp_path):
+    assert global_losses(tmp_path, "0x1.0p+0", "0x1.0p+1", batch=[1]) == [(1.5).hex()] * 2

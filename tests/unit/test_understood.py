@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from harness.launch.ports import reserved_port
-from harness.launch.understood import understand, why_cold
+from harness.launch.understood import keeps_out, understand, why_cold
 
 OWN = sys.executable
 
@@ -58,3 +58,44 @@ def test_no_two_attempts_meet_at_one_port(monkeypatch):
     monkeypatch.setattr("harness.launch.ports._PORTS", (28_000, 28_002))
     with reserved_port() as one, reserved_port() as other:
         assert {one, other} == {28_000, 28_001}
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["python", "-I", "train.py"], "-I"),
+        (["/usr/bin/python3.11", "-u", "-sE", "train.py"], "-E"),
+        (["python3", "-W", "ignore", "-S", "-m", "train"], "-S"),
+        (["python", "-Wignore", "-X", "dev", "-BI", "train.py"], "-I"),
+        (["python", "-u", "train.py", "-I"], ""),
+        (["python", "-m", "train", "-S"], ""),
+        (["python", "-mtrain", "-S"], ""),
+        (["python", "-c", "import train", "-E"], ""),
+        (["python", "-W", "-S", "train.py"], ""),
+        (["python", "--check-hash-based-pycs", "default", "-S", "train.py"], ""),
+        (["python", "-"], ""),
+        (["torchrun", "-S"], ""),
+        (["no-such-program", "-I"], ""),
+        ([], ""),
+    ],
+)
+def test_an_option_that_keeps_watchers_out_is_found(words, option):
+    assert keeps_out(words) == option
+
+
+@pytest.mark.parametrize(
+    ("first", "option"),
+    [
+        ("#!/usr/bin/python3 -I", "-I"),
+        ("#!/usr/bin/env -S python3 -sE", "-E"),
+        ("#!/usr/bin/python3", ""),
+        ("#!/bin/sh -e", ""),
+        ("import sys", ""),
+        ("", ""),
+    ],
+)
+def test_the_same_in_the_first_line_of_a_script(tmp_path, first, option):
+    script = tmp_path / "train"
+    script.write_text(f"{first}\n")
+    script.chmod(0o755)
+    assert keeps_out([str(script), "-S"]) == option

@@ -30,7 +30,7 @@ FACTOR = 60000.0
 class OverflowHooks(TrainingHooks):
     """Makes the gradients of one batch too large for float16, while its loss stays as it is."""
 
-    def logits(self, logits: Tensor, batch: int) -> Tensor:
+    def logits(self, logits: Tensor, batch: int, micro_batch: int) -> Tensor:  # noqa: ARG002
         """Multiply the gradient of the bad batch's logits; what comes out is infinite in float16, as in a real overflow."""
         if batch == BAD_BATCH:
             logits.register_hook(lambda gradient: gradient * FACTOR)  # type: ignore[no-untyped-call]

@@ -110,6 +110,25 @@ def test_a_bad_batch_must_have_been_reached_in_the_uninterrupted_run(tmp_path):
     assert "never reached batch 24" in only(fired(run, golden), "fault-did-not-fire").message
 
 
+def test_a_part_of_a_batch_must_have_been_there_in_the_uninterrupted_run(tmp_path):
+    fault = "overflow rank 0 at batch 3 micro-batch 2"
+    # As of a foreign job, of which nobody has said how many parts a batch has.
+    case = scenario(faults=()).model_copy(update={"faults": (fault,)})
+    run, golden = run_of(attempt(0, 1, 14, path=tmp_path), case=case), baseline()
+    assert fired(run, golden) == []  # who does not say how many there are is believed
+
+    def say(count):
+        for log in golden.ranks.values():
+            for one in log.of("batch"):
+                one["micro_batches"] = count
+            log.__dict__.pop("batches", None)
+        return fired(run, golden)
+
+    assert say(2) == []
+    finding = only(say(1), "fault-did-not-fire")
+    assert finding.message == f"'{fault}' did not happen: batch 3 of the uninterrupted run has 1 micro-batch"
+
+
 def test_records_are_read_not_guessed():
     assert record(killed_and_resumed(), 0, "fired")["fault"] == KILL
 

@@ -18,6 +18,16 @@ def gradient(effect: str) -> torch.Tensor:
     return leaf.grad
 
 
+def test_one_part_of_a_batch():
+    text = json.dumps([{"effect": "overflow", "ranks": None, "batch": 3, "times": 2, "micro_batch": 2}])
+    (bad,) = parse_numeric_faults(text)
+    struck = [(batch, micro) for batch in range(1, 6) for micro in (1, 2, 3) if bad.strikes(batch, 0, micro)]
+    assert struck == [(3, 2), (4, 2)]
+    logits = torch.ones(2)
+    assert apply_numeric_faults((bad,), logits, 3, 0, 1) is logits
+    assert (apply_numeric_faults((bad,), logits, 3, 0, 2) > 1e4).all()
+
+
 def test_parsing():
     text = json.dumps([{"effect": "nan", "ranks": [0, 2], "batch": 3, "times": 1}])
     assert parse_numeric_faults(text) == (NumericFault("nan", (0, 2), 3, 1),)
@@ -36,6 +46,8 @@ def test_parsing():
         ('[{"effect": "nan", "ranks": [-1], "batch": 1, "times": 1}]', "ranks must be"),
         ('[{"effect": "nan", "ranks": null, "batch": 0, "times": 1}]', "batch must be"),
         ('[{"effect": "nan", "ranks": null, "batch": 1, "times": true}]', "times must be"),
+        ('[{"effect": "nan", "ranks": null, "batch": 1, "times": 1, "micro_batch": 0}]', "micro_batch must be"),
+        ('[{"effect": "nan", "ranks": null, "batch": 1, "times": 1, "micro": 2}]', "must have exactly"),
     ],
 )
 def test_what_is_not_understood_is_refused(text, problem):

@@ -45,7 +45,7 @@ class Spike(TrainingHooks):
         self.bad = batch
         self.reports: dict = {}
 
-    def logits(self, logits, batch):
+    def logits(self, logits, batch, micro_batch):
         return logits * 100 if batch == self.bad else logits
 
     def batch(self, report):

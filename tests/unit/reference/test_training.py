@@ -37,7 +37,7 @@ class Recorder(TrainingHooks):
     def state(self, moment, training):
         self.calls.append(f"state {moment}")
 
-    def logits(self, logits, batch):
+    def logits(self, logits, batch, micro_batch):
         return logits * math.nan if batch in self.bad_batches else logits
 
     def batch(self, report):

@@ -232,7 +232,7 @@ class Observer:
 
     def _fault_factor(self) -> float | None:
         for fault in self._faults:
-            ranks, first, micro = fault.get("ranks"), int(fault["batch"]), fault.get("micro")
+            ranks, first, micro = fault.get("ranks"), int(fault["batch"]), fault.get("micro_batch")
             hit = (ranks is None or self.log.rank in ranks) and micro in (None, len(self._losses) + 1)
             if hit and first <= self._batch + 1 < first + int(fault.get("times", 1)):
                 return _FACTORS[fault["effect"]]
@@ -319,7 +319,7 @@ class Observer:
         self._batch += 1
         self._step += tag == "STEP"
         self._saves.batch_done()
-        values = [float(one) for one in self._losses]
+        values, micro_batches = [float(one) for one in self._losses], len(self._losses)
         samples = self._samples or self._others
         self._losses, self._samples, self._others, self._inside = [], [], [], None
         value = hex_of(math.fsum(values) if all(map(math.isfinite, values)) else sum(values))
@@ -337,6 +337,7 @@ class Observer:
             learning_rate=hex_of(rates[0]) if rates else None,
             scale=hex_of(float(scalers[0].get_scale())) if scalers else None,
             samples=samples,
+            micro_batches=micro_batches,
         )
         if self._saves.name and self.log.world_size > 1 and self._saves.quiet():
             self._save_ends()
