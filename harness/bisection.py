@@ -1,8 +1,8 @@
 """The first bad one of a history, by halving: commits or versions, each tried by a real replay.
 
 Responsible for: the order of trials, and what may be concluded from them. A trial is good, bad, or cannot be done (skipped), as
-with `git bisect`. Not responsible for: what lies between a good and a bad one (`harness.commits`, `harness.environments`), and what
-a trial is (`harness.replaying`).
+with `git bisect`. Not responsible for: what lies between a good and a bad one (`harness.commits`, `harness.environments`), and
+what a trial is (`harness.replaying`).
 """
 
 from __future__ import annotations
