@@ -79,7 +79,7 @@ def parse(
         ends = ends or _outermost(listed, problems)
         listed = _checked(listed, ends, problems)
     elif package and ends:
-        _checked(ends, ends, problems)
+        _checked((), ends, problems)
     if len(problems) > before or ends is None:
         return None
     return Request(ends, package, listed, repository, environments or default_folder())

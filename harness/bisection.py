@@ -96,17 +96,16 @@ class _Search:
 
     def halve(self) -> Bisected:
         skipped: set[str] = set()
-        in_a_row = 0
         while True:
             between = self._history.between(self._goods, self._bad)
             candidates = [name for name in between if name not in skipped]
             if not candidates:
                 suspects = (*between, self._bad) if between else ()
                 return Bisected(tuple(self._trials), None if between else self._bad, suspects)
-            # What does not run is often surrounded by what does not run either: further away after each such answer.
-            chosen = candidates[min(2**in_a_row, len(candidates)) - 1]
+            # What does not run is often surrounded by what does not run either, so the next best one is not the next to try.
+            away = _spread(len(between) - len(candidates))
+            chosen = candidates[int(away * len(candidates))]
             answer = self._try(chosen)
-            in_a_row = in_a_row + 1 if answer == "skip" else 0
             if answer == "good":
                 self._goods.add(chosen)
             elif answer == "bad":
@@ -120,3 +119,9 @@ class _Search:
         self._trials.append(self._trial(name))
         self._say(f"  {self._trials[-1].answer}: {self._trials[-1].why}")
         return self._trials[-1].answer
+
+
+def _spread(number: int) -> float:
+    """0 for 0, then 1/2, 1/4, 3/4, 1/8, …: each far from those before it (van der Corput's sequence)."""
+    digits = f"{number:b}"[::-1]
+    return int(digits, 2) / 2 ** len(digits)
