@@ -1,7 +1,7 @@
 """Bugs that others have reported, and that the library still has: each replay file fails, as it says itself.
 
-Expected failures, as in `tests/process/test_findings.py`: one that passes one day makes its test fail: the library has been mended
-then, and the row in docs/findings.md needs the version. One that fails in another way fails here too.
+Expected failures, as in `tests/process/test_findings.py`: one that passes one day makes its test fail, for the library has been
+mended then, and the row in docs/findings.md needs the version. One that fails in another way fails here too.
 """
 
 from __future__ import annotations

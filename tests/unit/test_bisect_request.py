@@ -82,7 +82,10 @@ def test_the_middle_version_is_tried_first():
     [
         (("{python}", "t.py", "{ckpt}"), ("{python}", "t.py", "{ckpt}")),
         (("/opt/v/bin/python3", "t.py"), ("{python}", "t.py")),
-        (("torchrun", "--nproc-per-node", "2", "t.py"), ("{python}", "-m", "torch.distributed.run", "--nproc-per-node", "2", "t.py")),
+        (
+            ("torchrun", "--nproc-per-node", "2", "t.py"),
+            ("{python}", "-m", "torch.distributed.run", "--nproc-per-node", "2", "t.py"),
+        ),
         (("bash", "run.sh"), ("bash", "run.sh")),
     ],
 )

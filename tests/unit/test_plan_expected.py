@@ -64,7 +64,10 @@ def test_a_whole_component_means_any_part_of_it():
     [
         ("", ["line 6: expected.kind: missing; expected one of", "line 6: expected.component: missing; expected one of"]),
         ('kind = "divergd"\ncomponent = "rng"', ["line 7: expected.kind: found 'divergd'; did you mean diverged?"]),
-        ('kind = "diverged"\ncomponent = "optimiser"', ["line 8: expected.component: found 'optimiser'; did you mean optimizer?"]),
+        (
+            'kind = "diverged"\ncomponent = "optimiser"',
+            ["line 8: expected.component: found 'optimiser'; did you mean optimizer?"],
+        ),
         ('kind = 3\ncomponent = "rng.torch"', ["line 7: expected.kind: found 3; expected one of"]),
         ('kind = "hang"\ncomponent = "none"\nstep = 3', ["line 9: expected.step: unknown entry"]),
     ],
@@ -80,7 +83,7 @@ def test_what_is_wrong_with_it_is_said_with_its_line(file, table, problems):
 
 def test_a_file_of_another_version_says_whose_it_is(file):
     file.write_text(VALID.replace("plan/1", "plan/7") + '[versions]\nharness = "9.9"\n')
-    with pytest.raises(UsageError, match="line 1: unknown schema 'harness.plan/7'.*written by harness 9.9, this is"):
+    with pytest.raises(UsageError, match=r"line 1: unknown schema 'harness.plan/7'.*written by harness 9.9, this is"):
         read_plan(file)
 
 
