@@ -124,4 +124,4 @@ class _Search:
 def _spread(number: int) -> float:
     """0 for 0, then 1/2, 1/4, 3/4, 1/8, …: each far from those before it (van der Corput's sequence)."""
     digits = f"{number:b}"[::-1]
-    return int(digits, 2) / 2 ** len(digits)
+    return int(digits, 2) / float(1 << len(digits))
