@@ -30,7 +30,7 @@ from harness.fault import (
     PowerCutFault,
     SignalFault,
 )
-from harness.kinds import COMPONENTS, FAIL_KINDS
+from harness.failures import COMPONENTS, FAIL_KINDS
 from harness.plan_lines import line_of
 from harness.scenario import Command, Reference, Scenario
 
@@ -46,7 +46,7 @@ class Expected:
     """The failure that a replay file is kept for.
 
     Attributes:
-        kind: its word, one of `harness.kinds.FAIL_KINDS`.
+        kind: its word, one of `harness.failures.FAIL_KINDS`.
         component: what was lost or hit; with its part (`rng.torch`) no other part of it is meant.
     """
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.kinds import COMPONENTS
+from harness.failures import COMPONENTS
 
 # Names that are on every second machine say nothing of a person, and are words of logs and code.
 _EVERYBODYS = frozenset(

@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.kinds import COMPONENTS as COMPONENTS
-from harness.kinds import FAIL_KINDS as FAIL_KINDS
-from harness.kinds import INCONCLUSIVE_REASONS as INCONCLUSIVE_REASONS
+from harness.failures import COMPONENTS as COMPONENTS
+from harness.failures import FAIL_KINDS as FAIL_KINDS
+from harness.failures import INCONCLUSIVE_REASONS as INCONCLUSIVE_REASONS
 
 Outcome = Literal["FAIL", "INCONCLUSIVE"]
 
