@@ -19,9 +19,10 @@ from harness.errors import HarnessError, UsageError
 from harness.judge import judge
 from harness.launch.cold import ColdLaunch
 from harness.launch.connection import Launcher
+from harness.launch.understood import understand
 from harness.launch.warm import SCRIPT_MODULES, Preloading, WarmLaunch
 from harness.oracle.verdict import Verdict
-from harness.plan import Plan, make_plan
+from harness.plan import Expected, Plan, make_plan, write_expected
 from harness.scenario import Command, Launch, Scenario
 from harness.store import RunDirectory, read_baseline, read_run
 from harness.supervisor import run_attempts
@@ -69,7 +70,7 @@ def run_case(scenario: Scenario, bench: Workbench) -> tuple[Verdict, RunDirector
     2. Save the plan, before anything happens; it is the replay file.
     3. The golden run, twice the first time, and its determinism check: the baseline.
     4. The faulted run with its restarts.
-    5. Judge what was recorded, and save the verdict.
+    5. Judge what was recorded, and save the verdict; of a failure also into the plan, as what a replay is to show.
 
     Returns:
         The verdict and the run directory.
@@ -88,7 +89,7 @@ def run_case(scenario: Scenario, bench: Workbench) -> tuple[Verdict, RunDirector
 
 
 def check_environment(scenario: Scenario) -> None:
-    """Raises: UsageError if the command does not exist, or torch is not installed for the interpreter that trains."""
+    """Raises: UsageError if the command or its script does not exist, or torch is not installed for who trains."""
     problems = []
     if isinstance(scenario.workload, Command):
         commands = [words for words in (scenario.workload.command, scenario.workload.resume_command) if words]
@@ -102,10 +103,24 @@ def check_environment(scenario: Scenario) -> None:
         folder = scenario.workload.directory
         if folder is not None and not Path(folder).is_dir():
             problems.append(f"the command's directory {folder} does not exist; expected the directory that it is to run in")
+        else:
+            problems += [gone for words in commands for gone in _moved(words, python, folder)]
     elif importlib.util.find_spec("torch") is None:
         problems.append(f"torch is not installed for {sys.executable}, which trains; expected torch 2.6 or newer")
     if problems:
         raise UsageError(problems)
+
+
+def _moved(words: tuple[str, ...], python: str, folder: str | None) -> list[str]:
+    """Of a script that the command starts and that is not there: where it was looked for."""
+    program = understand([python if word == "{python}" else word for word in words])
+    script = program.words[0] if program else "-m"
+    if script == "-m" or "{" in script or (folder is None and not Path(script).is_absolute()):
+        return []
+    path = Path(folder or "/") / script
+    if path.exists():
+        return []
+    return [f"the script {path} does not exist; expected it where the command looks for it: was it moved, or was the file?"]
 
 
 def judge_stored(path: Path) -> Verdict:
@@ -115,10 +130,22 @@ def judge_stored(path: Path) -> Verdict:
         UsageError: it is no run directory.
         HarnessError: the verdict could not be saved.
     """
-    verdict = judge_again(path)
-    if problem := save_verdict(verdict, path):
+    run = read_run(path)
+    verdict = judge(run, read_baseline(run.directory.golden))
+    problem = save_verdict(verdict, path)
+    if not problem and verdict.outcome == "FAIL" and run.plan.expected is None:
+        problem = _save_expected(verdict, run.directory.plan_file)
+    if problem:
         raise HarnessError(problem)
     return verdict
+
+
+def _save_expected(verdict: Verdict, file: Path) -> str:
+    try:
+        write_expected(file, Expected(verdict.kind or "", verdict.component))
+    except OSError as error:
+        return f"what the case shows could not be saved: cannot write {file}: {error.strerror}; expected a writable directory"
+    return ""
 
 
 def judge_again(path: Path) -> Verdict:

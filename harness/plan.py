@@ -6,9 +6,11 @@ Pure: the same scenario gives the same plan, on any machine; paths are filled in
 
 from __future__ import annotations
 
+import difflib
+import os
 import platform
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -28,6 +30,8 @@ from harness.fault import (
     PowerCutFault,
     SignalFault,
 )
+from harness.failures import COMPONENTS, FAIL_KINDS
+from harness.plan_lines import line_of
 from harness.scenario import Command, Reference, Scenario
 
 SCHEMA = "harness.plan/1"
@@ -35,6 +39,27 @@ _NOTES = """\
 One case of the resume harness. Run it again with: harness replay plan.toml
 What happens, in words:
 """
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The failure that a replay file is kept for.
+
+    Attributes:
+        kind: its word, one of `harness.failures.FAIL_KINDS`.
+        component: what was lost or hit; with its part (`rng.torch`) no other part of it is meant.
+    """
+
+    kind: str
+    component: str
+
+    def __str__(self) -> str:
+        """As reports write it: `diverged (rng.torch)`."""
+        return f"{self.kind} ({self.component})"
+
+    def is_shown_by(self, kind: str | None, component: str) -> bool:
+        """Whether a failure is this one: the same kind, and the same component where one is said in more detail."""
+        return kind == self.kind and (component == self.component or component.partition(".")[0] == self.component)
 
 
 @dataclass(frozen=True)
@@ -75,22 +100,24 @@ class AttemptPlan:
 class Plan:
     """All attempts of a case; those after the last planned fault are plain restarts.
 
-    `versions` is the software that the plan was made with (`versions()`), which a replay compares with its own.
+    `versions` is the software that the plan was made with (`versions()`), which a replay compares with its own. `expected` is the
+    failure that it showed; None for a case that has not been run, or did not fail.
     """
 
     scenario: Scenario
     attempts: tuple[AttemptPlan, ...]
     numeric: tuple[NumericFault, ...]
     versions: Mapping[str, str]
+    expected: Expected | None = None
 
 
-def make_plan(scenario: Scenario, recorded: Mapping[str, str] | None = None) -> Plan:
+def make_plan(scenario: Scenario, recorded: Mapping[str, str] | None = None, expected: Expected | None = None) -> Plan:
     """Lays the faults of a scenario out over its attempts.
 
     Args:
         scenario: what is asked for.
         recorded: the versions that a replay file names; those of this environment if there is none.
-
+        expected: the failure that a replay file is kept for.
     """
     faults = scenario.parsed_faults()
     attempts = []
@@ -106,7 +133,7 @@ def make_plan(scenario: Scenario, recorded: Mapping[str, str] | None = None) -> 
             )
         )
     numeric = tuple(fault for fault in faults if isinstance(fault, NumericFault))
-    return Plan(scenario, tuple(attempts), numeric, versions() if recorded is None else recorded)
+    return Plan(scenario, tuple(attempts), numeric, versions() if recorded is None else recorded, expected)
 
 
 def versions() -> dict[str, str]:
@@ -132,11 +159,25 @@ def write_plan(plan: Plan, path: Path) -> None:
         document.add(tomlkit.comment(_printable(line)))
     document.add("schema", tomlkit.item(SCHEMA))
     document.add("versions", tomlkit.item(dict(plan.versions)))
+    if plan.expected:
+        document.add("expected", tomlkit.item({"kind": plan.expected.kind, "component": plan.expected.component}))
     scenario = plan.scenario.model_dump(exclude_none=True)
     workload = scenario.pop("workload")
     document.add("scenario", tomlkit.item(scenario))
     document.add("workload", tomlkit.item(workload))
     path.write_text(tomlkit.dumps(document), encoding="utf-8")
+
+
+def write_expected(path: Path, expected: Expected) -> None:
+    """Adds to a stored replay file what it has been seen to show. The file is the old one or the new one at any moment.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    new = path.with_name(f".{path.name}.new")
+    table = {"kind": expected.kind, "component": expected.component}
+    new.write_text(path.read_text(encoding="utf-8").rstrip("\n") + "\n\n" + tomlkit.dumps({"expected": table}), encoding="utf-8")
+    os.replace(new, path)  # noqa: PTH105 - of the two names, os.replace says what it does
 
 
 def _printable(text: str) -> str:
@@ -155,42 +196,87 @@ def read_plan(path: Path) -> Plan:
     if path.exists() and not path.is_file():  # a pipe would block for ever
         raise UsageError([f"cannot read the replay file {path}: no regular file; expected a plan.toml that a run has written"])
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError([f"cannot read the replay file {path}: {error}; expected a plan.toml that a run has written"]) from None
     except (ValueError, RecursionError) as error:
         # Not only TOMLDecodeError: numbers of too many digits and arrays that are nested too deep raise what Python raises.
         raise UsageError([f"{path} is no TOML: {error}; expected a plan.toml that a run has written"]) from None
     try:
-        return make_plan(_scenario_of(data, path.parent), data.get("versions", {}))
+        return _plan_of(data, path.parent)
     except UsageError as error:
-        raise UsageError([f"{path}: {problem}" for problem in error.problems]) from None
+        raise UsageError([f"{path}: {_placed(problem, text)}" for problem in error.problems]) from None
 
 
-def _scenario_of(data: Mapping[str, Any], folder: Path) -> Scenario:
-    problems = []
-    if data.get("schema") != SCHEMA:
-        problems.append(f"unknown schema {data.get('schema')!r}; expected {SCHEMA!r}")
-    problems += [f"unknown table {key!r}" for key in data if key not in ("schema", "versions", "scenario", "workload")]
+def _placed(problem: str, text: str) -> str:
+    line = line_of(problem, text)
+    return f"line {line}: {problem}" if line else problem
+
+
+def _plan_of(data: Mapping[str, Any], folder: Path) -> Plan:
+    problems = _other_schema(data)
+    problems += [
+        f"unknown table {key!r}" for key in data if key not in ("schema", "versions", "expected", "scenario", "workload")
+    ]
     problems += [f"table [{key}] is missing" for key in ("scenario", "workload") if not isinstance(data.get(key), Mapping)]
     if isinstance(data.get("scenario"), Mapping) and "workload" in data["scenario"]:
         problems.append("unknown entry 'workload' in [scenario]; expected it as a table of its own")
     recorded = data.get("versions", {})
     if not isinstance(recorded, Mapping) or not all(isinstance(value, str) for value in recorded.values()):
         problems.append(f"versions: found {recorded!r}; expected a table of strings")
+    expected = _expected_of(data.get("expected"), problems)
     if not all(isinstance(data.get(key), Mapping) for key in ("scenario", "workload")):
         raise UsageError(problems)
-    workload = _tuples(data["workload"])
-    # Beside the file, so that the two can be given away together; a text with NUL is no path, and is refused as a text.
-    if isinstance(workload.get("directory"), str) and "\0" not in workload["directory"]:
-        workload["directory"] = str((folder / workload["directory"]).resolve())
     try:
-        scenario = Scenario.build({**_tuples(data["scenario"]), "workload": workload})
+        scenario = _scenario_of(data, folder)
     except UsageError as error:
         raise UsageError([*problems, *error.problems]) from None
     if problems:
         raise UsageError(problems)
-    return scenario
+    return make_plan(scenario, recorded, expected)
+
+
+def _other_schema(data: Mapping[str, Any]) -> list[str]:
+    if data.get("schema") == SCHEMA:
+        return []
+    recorded = data.get("versions")
+    writer = recorded.get("harness") if isinstance(recorded, Mapping) else None
+    by = f"; it was written by harness {writer}, this is {versions()['harness']}: use one that reads it" if writer else ""
+    return [f"unknown schema {data.get('schema')!r}; expected {SCHEMA!r}{by}"]
+
+
+def _expected_of(table: Any, problems: list[str]) -> Expected | None:
+    """What the file is kept for; what is wrong with it is added to `problems`."""
+    if table is None:
+        return None
+    if not isinstance(table, Mapping):
+        problems.append(f"expected: found {table!r}; expected a table with kind and component")
+        return None
+    before = len(problems)
+    problems += [
+        f"expected.{key}: unknown entry; expected kind and component" for key in table if key not in ("kind", "component")
+    ]
+    kind, component = table.get("kind"), table.get("component")
+    problems += _no_word("kind", kind, FAIL_KINDS, kind)
+    problems += _no_word("component", component, COMPONENTS, str(component).partition(".")[0])
+    return Expected(str(kind), str(component)) if len(problems) == before else None
+
+
+def _no_word(key: str, value: Any, words: Sequence[str], word: Any) -> list[str]:
+    if isinstance(value, str) and word in words:
+        return []
+    near = difflib.get_close_matches(str(word), words, 1) if value is not None else []
+    meant = f"; did you mean {near[0]}?" if near else f"; expected one of {', '.join(words)}"
+    return [f"expected.{key}: {'missing' if value is None else f'found {value!r}'}{meant}"]
+
+
+def _scenario_of(data: Mapping[str, Any], folder: Path) -> Scenario:
+    workload = _tuples(data["workload"])
+    # Beside the file, so that the two can be given away together; a text with NUL is no path, and is refused as a text.
+    if isinstance(workload.get("directory"), str) and "\0" not in workload["directory"]:
+        workload["directory"] = str((folder / workload["directory"]).resolve())
+    return Scenario.build({**_tuples(data["scenario"]), "workload": workload})
 
 
 def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The command line. Responsible for words and exit codes only; every command is a call of one function below.
 
 Exit codes: 0 all PASS, 1 a FAIL, 2 wrong usage, 3 no FAIL but something INCONCLUSIVE, 4 the harness's own fault or a
-machine that cannot do it, 130 interrupted.
+machine that cannot do it, 5 what a replay file is kept for is not shown, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import traceback
 import click
 
 from harness import __version__
-from harness.cli import bench, check, doctor, interval, judge, replay, trace
+from harness.cli import bench, check, doctor, interval, judge, replay, report_bug, trace
 from harness.errors import EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_PASS, EXIT_USAGE, HarnessError
 
 
@@ -26,6 +26,7 @@ for _command in (
     check.check_command,
     replay.replay,
     judge.judge,
+    report_bug.report_bug,
     trace.trace_command,
     doctor.doctor,
     bench.bench,

@@ -10,53 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Outcome = Literal["FAIL", "INCONCLUSIVE"]
+from harness.failures import COMPONENTS as COMPONENTS
+from harness.failures import FAIL_KINDS as FAIL_KINDS
+from harness.failures import INCONCLUSIVE_REASONS as INCONCLUSIVE_REASONS
 
-FAIL_KINDS = (
-    "diverged",
-    "state-lost",
-    "data-repeated",
-    "data-skipped",
-    "lost-work",
-    "restarted-from-scratch",
-    "resume-crashed",
-    "corrupt-accepted",
-    "last-good-lost",
-    "silent-exit",
-    "hang",
-    "retention",
-    "leak",
-    "code-executed",
-    "bad-refusal",
-    "numerics",
-    "job-failed",
-    "not-durable",
-    "blocking-save",
-    "load-memory",
-)
-INCONCLUSIVE_REASONS = (
-    "fault-did-not-fire",
-    "baseline-unstable",
-    "foreign-death",
-    "not-comparable",
-    "out-of-time",
-    "harness-error",
-)
-COMPONENTS = (
-    "model",
-    "buffers",
-    "optimizer",
-    "scheduler",
-    "scaler",
-    "rng",
-    "ema",
-    "data",
-    "counters",
-    "gradients",
-    "checkpoint-files",
-    "process",
-    "none",
-)
+Outcome = Literal["FAIL", "INCONCLUSIVE"]
 
 
 @dataclass(frozen=True)

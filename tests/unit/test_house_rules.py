@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 600
-WORDS = ("errors", "fault", "grammar", "scenario", "plan", "store")
+WORDS = ("errors", "failures", "fault", "grammar", "scenario", "plan_lines", "plan", "store")
 
 # From the ground up: a module imports from lower floors and from its own. A new module needs a place here.
 FLOORS: tuple[tuple[str, ...], ...] = (
@@ -50,6 +50,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         ),
         *("interval", "power_check", "interleavings", "check", "tracing", "check_request"),
         *("warming", "check_plan", "check_command"),
+        *("replaying", "bisection", "bisect_request", "commits", "environments", "bug_report", "redaction"),
     ),
     ("report",),
     ("cli", "pytest_plugin", "__main__", "harness"),

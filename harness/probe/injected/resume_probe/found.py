@@ -42,7 +42,7 @@ class Found:
         self._schedulers = [weakref.ref(one) for one in sorted(schedulers, key=lambda one: type(one).__name__)]
         # Of ZeRO the inner optimizer of each rank has some of the parameters only.
         self.is_partial = any(
-            any(held is inner for held in vars(outer).values()) and _num_parameters(inner) < _num_parameters(outer)
+            any(held is inner for held in outer.__dict__.values()) and _num_parameters(inner) < _num_parameters(outer)
             for outer in optimizers
             for inner in optimizers
         )
