@@ -93,6 +93,50 @@ def test_state_that_was_lost_after_the_divergence_did_not_cause_it():
     assert decide([diverged, later])[2] == "none"
 
 
+def lost(component, **where):
+    return fail("state-lost", "state", "x", component=component, **{"attempt": 1, **where})
+
+
+def test_what_was_wrong_at_the_load_is_named_before_what_was_wrong_later():
+    findings = [fail("diverged", "loss", "x", attempt=1), lost("model", late=True), lost("scheduler")]
+    assert decide(findings)[2] == "scheduler"
+
+
+def test_batches_that_nobody_had_planned_are_no_matter_of_what_was_wrong_later():
+    findings = [fail("diverged", "loss", "x", component="counters"), lost("optimizer", late=True)]
+    assert decide(findings)[2] == "counters"
+    assert decide([*findings, lost("scheduler")])[2] == "scheduler"
+
+
+def exits_early(**where):
+    return fail("silent-exit", "completion", "x", **{"component": "counters", "attempt": 1, **where})
+
+
+def test_who_went_on_with_parts_of_two_states_does_not_end_early_for_another_reason():
+    felt = fail("diverged", "loss", "x", attempt=1)
+    assert root_of(exits_early(), felt, lost("optimizer")) is felt
+    assert decide([exits_early(), felt, lost("optimizer")])[2] == "optimizer"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lost("optimizer", late=True),
+        lost("rng.torch"),
+        lost("optimizer", attempt=2),
+        fail("state-lost", "progress", "x", attempt=1),
+    ],
+)
+def test_an_early_end_is_the_root_where_the_parts_of_what_was_loaded_belong_together(other):
+    early = exits_early()
+    assert root_of(early, fail("diverged", "loss", "x", attempt=1), other) is early
+
+
+def test_a_save_that_failed_is_one_whatever_was_loaded():
+    early = exits_early(component="checkpoint-files")
+    assert root_of(early, fail("diverged", "loss", "x", attempt=1), lost("optimizer")) is early
+
+
 def test_other_kinds_keep_their_own_component():
     lost = fail("state-lost", "state", "x", component="rng.python", attempt=1)
     assert decide([lost, fail("hang", "liveness", "x", component="process", attempt=1)])[2] == "process"
