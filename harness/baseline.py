@@ -278,7 +278,9 @@ def first_difference(first: dict[int, RankLog], second: dict[int, RankLog], nois
 
 def _comparable(log: RankLog, noise: frozenset[str]) -> list[dict[str, object]]:
     # When a save that is written in the background is done is a matter of the disk: its report stands anywhere among the batches.
-    said = [record for record in log.records if record["event"] != "start"]
+    # The beginning, too, where another thread begins it, and when the trainer learns of it, and says which checkpoint counts now.
+    chance = ("background", "pointer")
+    said = [r for r in log.records if r["event"] not in ("start", "memory") and not any(r.get(word) for word in chance)]
     said.sort(key=lambda record: (record["event"], record.get("moment")) == ("save", "end"))
     plain = [{key: record.get(key) for key in ("event", *_COMPARED)} for record in said]
     for record, one in zip(plain, said, strict=True):

@@ -14,6 +14,7 @@ from harness.oracle.attributes import attributes
 from harness.oracle.clarity import clarity
 from harness.oracle.completion import completion
 from harness.oracle.control import control
+from harness.oracle.coverage import coverage
 from harness.oracle.data import data
 from harness.oracle.durability import durability
 from harness.oracle.execution import execution
@@ -52,6 +53,7 @@ ORACLES: tuple[Oracle, ...] = (
     durability,
     asynchrony,
     data,
+    coverage,
     loss,
     state,
     attributes,

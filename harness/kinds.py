@@ -41,6 +41,7 @@ class Trainer(_Model):
         script: file beside the list.
         arguments: of the script with the defect; `{ckpt}` is the checkpoint directory.
         healthy: of the script without it; absent where it can only be wrong, or is never wrong (then `expect` is absent).
+        resumed: arguments of its restarts with the defect, where they are others.
         ranks: how many, or one number per attempt; more than one are started by torchrun.
         faults: what is done to it, as of `harness.grammar`.
         expect: `KIND COMPONENT`, any of which names the defect; absent for a trainer that is healthy.
@@ -54,6 +55,7 @@ class Trainer(_Model):
     script: str
     arguments: tuple[str, ...]
     healthy: tuple[str, ...] | None = None
+    resumed: tuple[str, ...] | None = None
     ranks: tuple[int, ...] = (1,)
     faults: tuple[str, ...] = ()
     expect: tuple[str, ...] = ()
@@ -173,6 +175,8 @@ def _case(kind: str, name: str, trainer: Trainer, arguments: Sequence[str], scri
     several = max(trainer.ranks) > 1
     start = ["torchrun", "--nproc-per-node", "{world_size}"] if several else ["{python}"]
     workload = {"kind": "command", "probe": True, "command": [*start, str(script), *arguments], **trainer.workload}
+    if trainer.resumed is not None and arguments is trainer.arguments:
+        workload["resume_command"] = [*start, str(script), *trainer.resumed]
     data = {
         "name": f"{kind}-{name}",
         "workload": {key: _filled(value, script) for key, value in workload.items()},

@@ -1,10 +1,10 @@
 """What a job holds in variables and plain attributes is, after a resume, what it was: averages, generators, counters, patience.
 
 Holds when, of a job that is watched from inside, on the uninterrupted run's number of ranks: every set of tensors that is shaped
-like the parameters and changes during training (an average of the weights, a copy of the best ones) is after the load, and before
-the batches after it, what it is in the uninterrupted run at the same batch. Of generators and of plain values the same is asked
-only where the losses, the data or the number of batches tell that something is missing: a running mean for people to read may
-well begin anew, and then it is the cause of nothing.
+like the parameters and moves with every batch, as an average of the weights does, is after the load what it is in the
+uninterrupted run at the same batch, or soon becomes it. Of other copies of the weights, of generators and of plain values the
+same is asked only where the losses, the data or the number of batches tell that something is missing: a running mean for people
+to read may well begin anew, and a buffer for copies be empty, and then it is the cause of nothing.
 
 Does not verify: names that one of the two runs does not have at that moment; values that two undisturbed runs do not share; what
 no variable or attribute leads to; other trainers than those watched from inside.
@@ -12,6 +12,7 @@ no variable or attribute leads to; other trainers than those watched from inside
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ from harness.store import AttemptRun, Baseline, RankLog, Run
 _ORACLE = "attributes"
 _COMPONENTS = {"averages": "ema", "generators": "rng.generators", "attributes": "counters"}
 _NAMED = 3
+_MOVES = 0.5
+AVERAGE = "the average "
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def attributes(run: Run, baseline: Baseline) -> list[Finding]:
         for resume in history.resumes[attempt.index]:
             if resume.name and same_bits(run, baseline, attempt, resume.rank):
                 findings += _of_rank(attempt, baseline, resume)
-    kept = [one for one in findings if one.component == "ema"]
+    kept = [one for one in findings if one.component == "ema" and one.message.startswith(AVERAGE)]
     # Costly, and only asked where there is something to explain.
     return findings if len(kept) < len(findings) and _is_felt(run, baseline) else kept
 
@@ -67,23 +70,44 @@ def _of_rank(attempt: AttemptRun, baseline: Baseline, resume: Resume) -> list[Fi
     expected = {(one.batch, one.moment): one.values for one in golden}
     findings: list[Finding] = []
     for field, component in _COMPONENTS.items():
-        changing = _changing(golden, field)
+        changing, moves = _changing(golden, field), _moving(golden) if field == "averages" else set()
+        seen = []
         for one in held(attempt.ranks[resume.rank], resume.batch):
             moment = "next" if one.moment == "load" else one.moment
             before = expected.get((one.batch, moment), {}).get(field, {})
-            wrong = [
-                name
-                for name, value in one.values.get(field, {}).items()
-                if before.get(name, value) != value
+            both = {name: (before[name], value) for name, value in one.values.get(field, {}).items() if name in before}
+            seen.append((one, both))
+        for one, both in seen:
+            wrong = {
+                name: values
+                for name, values in both.items()
+                if values[0] != values[1]
                 and f"{field}.{name}" not in baseline.noise
-                and (name in changing or _counts(field, value))
-            ]
+                and (name in changing or _counts(field, values[1]))
+                and not (field == "averages" and _recovers(name, [later for moment, later in seen if moment.batch > one.batch]))
+            }
             if wrong:
-                wrong.sort(key=lambda name: (changing.get(name, 0), name))
-                values = {name: (before[name], one.values[field][name]) for name in wrong}
-                findings.append(_lost(attempt, resume, one, component, values))
+                # What moves with every batch is an average; then what changes least often: a loss changes always.
+                names = sorted(wrong, key=lambda name: (name not in moves, changing.get(name, 0), name))
+                average = names[0] in moves
+                findings.append(_lost(attempt, resume, one, component, {name: wrong[name] for name in names}, average=average))
                 break
     return findings
+
+
+def _recovers(name: str, later: list[dict[str, tuple[str, str]]]) -> bool:
+    """Whether it is as in the uninterrupted run again at a later moment, as a copy is that is made anew."""
+    return any(both[name][0] == both[name][1] for both in later if name in both)
+
+
+def _moving(golden: list[Held]) -> set[str]:
+    """The averages that change with most batches; a copy that is made now and then changes with few."""
+    steps: dict[str, list[bool]] = {}
+    for one, other in itertools.pairwise(golden):
+        before, after = (held.values.get("averages", {}) for held in (one, other))
+        for name in before.keys() & after.keys():
+            steps.setdefault(name, []).append(before[name] != after[name])
+    return {name for name, changed in steps.items() if sum(changed) > _MOVES * len(changed)}
 
 
 def _counts(field: str, value: str) -> bool:
@@ -121,9 +145,12 @@ def held(log: RankLog, start: int = 0) -> Iterator[Held]:
             yield Held(batch, record["moment"], {**others, "attributes": dict(plain)})
 
 
-def _lost(attempt: AttemptRun, resume: Resume, moment: Held, component: str, values: dict[str, tuple[str, str]]) -> Finding:
+def _lost(
+    attempt: AttemptRun, resume: Resume, moment: Held, component: str, values: dict[str, tuple[str, str]], *, average: bool
+) -> Finding:
     names = list(values)
     told = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    told = AVERAGE + told if average else told
     where = f"after the load of {resume.name}" if moment.moment == "load" else f"after batch {moment.batch}"
     text = f"{told} of rank {resume.rank} {where} in attempt {attempt.index} is not what it is in the uninterrupted run"
     place = {"component": component, "step": resume.step, "rank": resume.rank, "file": resume.name, "attempt": attempt.index}

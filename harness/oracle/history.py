@@ -33,6 +33,7 @@ class Save:
         name: top-level name of the checkpoint.
         digests: the state just before it, per component; empty where that was not logged.
         state: the whole record of that; empty where there is none.
+        background: whether it was seen to begin in another thread than the one that trains.
     """
 
     batch: int
@@ -40,6 +41,7 @@ class Save:
     name: str
     digests: dict[str, str]
     state: Record
+    background: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,14 @@ class Commit:
         name: its top-level name in the checkpoint directory.
         attempt: the attempt that wrote it.
         files: its files when it was committed; None where only the committing rename was seen, not `save()` returning.
+        background: whether a thread of its own wrote it, so that it may hold a batch or two less than were done when it began.
     """
 
     batch: int
     name: str
     attempt: int
     files: Files | None
+    background: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ def saves(log: RankLog, start: int) -> list[Save]:
             state = record
         elif record["event"] == "save" and record.get("moment") == "begin":
             name, digests = top_level(record["checkpoint"]), state["digests"] if state else {}
-            found.append(Save(batch, int(record["step"]), name, digests, state))
+            found.append(Save(batch, int(record["step"]), name, digests, state, bool(record.get("background"))))
             state = {}
     return found
 
@@ -248,9 +252,12 @@ class History:
             if (name, step) in refused:
                 continue
             files = {path: (int(size), str(digest)) for path, (size, digest) in record["files"].items()}
-            batches = [save.batch for save in logged if (save.name, save.step) == (name, step)]
-            batch = max(batches, default=self._number_in(name, step))
-            commits.append((float(record.get("time_s", 0)), Commit(batch, name, attempt.index, files)))
+            those = [save for save in logged if (save.name, save.step) == (name, step)]
+            told = record.get("batch")
+            done = [save.batch for save in those] + ([told] if isinstance(told, int) else [])
+            batch = max(done, default=self._number_in(name, step))
+            commit = Commit(batch, name, attempt.index, files, bool(record.get("background")))
+            commits.append((float(record.get("time_s", 0)), commit))
         if any(isinstance(parse_quietly(record.get("fault")), PowerCutFault) for record in attempt.of("fired")):
             # A name that was not yet reported as saved may be lost in a power cut, with or without its content.
             return [commit for _, commit in sorted(commits, key=lambda pair: pair[0])]

@@ -157,12 +157,15 @@ def _batch_sets(run: Run, baseline: Baseline) -> list[Finding]:
         return [inconclusive("not-comparable", _ORACLE, "no attempt logged any batch; expected at least one")]
     findings = []
     if done - planned:
+        # Of the first launch that did any: what it did before explains them, as an epoch that was done twice.
+        doing = [a.index for a in run.attempts if any(b.batch not in planned for log in a.ranks.values() for b in log.batches)]
         findings.append(
             fail(
                 "diverged",
                 _ORACLE,
                 f"batches {numbers_text(sorted(done - planned))} were done, which the uninterrupted run never did",
                 component="counters",
+                attempt=doing[0],
                 expected=f"batches {numbers_text(sorted(planned))}",
                 found=f"batches {numbers_text(sorted(done))}",
             )

@@ -3,7 +3,7 @@
 Holds, in the uninterrupted run and in every attempt, when each batch that a planned `overflow`, `nan` or `nonfinite-grad`
 hits is skipped on all ranks and completes no step; the next batch's loss scale is half of it, where there is a scaler; no
 parameter ever becomes non-finite; the norm of the gradients that reach the optimizer is the one that the trainer says it has
-measured, clipped to the limit that it says it keeps; and no more than 5 % of the other batches are skipped.
+measured, clipped to the limit that it says it keeps; and no more than 5 % of the other batches are skipped, those apart by which a new loss scale finds its place at the start.
 
 Does not verify: clipping where the log does not say what reached the optimizer; that the schedule did not advance on a skip
 (`loss` and `state` feel it); optimizer moments, which may be non-finite while the parameters are not yet; anything on a
@@ -22,6 +22,8 @@ from harness.store import Baseline, Batch, RankLog, Run
 _ORACLE = "numerics"
 _SKIPPING = ("overflow", "nan", "nonfinite-grad")
 MAX_SKIP_RATE = 0.05
+# The usual first scale, 65536, is more than float16 can bear in most jobs: so many halvings belong to the start.
+_MAX_SKIPS_AT_START = 5
 _NORM_TOLERANCE = 1e-3
 
 
@@ -109,14 +111,29 @@ def _skip_rate(
     launches: list[dict[int, RankLog]], planned: Sequence[NumericFault], whose: str, attempt: int | None
 ) -> list[Finding]:
     # Of one rank: the decision to skip is the same on all.
-    rows = [row for ranks in launches if ranks for row in ranks[min(ranks)].batches if not _hit(row.batch, planned)]
-    skipped = [row for row in rows if row.tag == "SKIP"]
+    of_launches = [ranks[min(ranks)].batches for ranks in launches if ranks]
+    rows = [row for one in of_launches for row in one if not _hit(row.batch, planned)]
+    free = {id(row) for one in of_launches for row in _at_start(one)}
+    skipped = [row for row in rows if row.tag == "SKIP" and id(row) not in free]
     if not rows or len(skipped) / len(rows) <= MAX_SKIP_RATE:
         return []
     share = f"{len(skipped)} of {len(rows)}"
     text = f"{share} batches of {whose} were skipped that no fault had hit; expected at most {MAX_SKIP_RATE:.0%}"
     where = {"component": "scaler", "step": skipped[0].step, "attempt": attempt}
     return [fail("numerics", _ORACLE, text, expected=f"at most {MAX_SKIP_RATE:.0%}", found=share, **where)]
+
+
+def _at_start(rows: list[Batch]) -> list[Batch]:
+    """The skipped batches of a fresh start by which the loss scale has come down, as long as it has only come down."""
+    found: list[Batch] = []
+    if not rows or rows[0].batch != 1:
+        return found
+    for row, after in zip(rows, rows[1:], strict=False):
+        if row.scale is None or after.scale is None or after.scale > row.scale or len(found) == _MAX_SKIPS_AT_START:
+            break
+        if row.tag == "SKIP" and after.scale < row.scale:
+            found.append(row)
+    return found
 
 
 def _in(attempt: int | None) -> str:

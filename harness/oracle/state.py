@@ -17,6 +17,8 @@ than the baseline's, the load with the save, and what no rounding enters with th
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness.oracle.data import data
 from harness.oracle.finding import COMPONENTS, Finding, fail, inconclusive
 from harness.oracle.history import History, Resume, Save, same_work, saves
@@ -204,8 +206,36 @@ def _moved_probed(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Res
     saved, loaded = views(before, baseline.world_size), views(loads, attempt.world_size)
     if not saved or resume.rank not in loaded:
         return []
-    found = _compare(attempt, resume, saved[0], loaded[resume.rank], f"{IN_BASELINE} on {len(saved)} ranks")
-    return [one for one in found if one.component not in _OF_ONE_RANK]
+    where = f"{IN_BASELINE} on {len(saved)} ranks"
+    # What ranks do not agree on is split in a way of the trainer's own: then what they have by name, all together, is compared.
+    split = {name for said in (saved, loaded) for one in said.values() for name in one if one[name] != said[0].get(name)}
+    found = _compare(attempt, resume, saved[0], loaded[resume.rank], where)
+    found = [one for one in found if one.component not in (*_OF_ONE_RANK, *split)]
+    return found + [
+        one for name in sorted(split - {*_OF_ONE_RANK}) for one in _split(attempt, resume, before, loads, name, where)
+    ]
+
+
+def _split(
+    attempt: AttemptRun, resume: Resume, before: dict[int, Record], loads: dict[int, Record], component: str, where: str
+) -> list[Finding]:
+    """Of a component whose parts are each on one rank, or the same on several: whether all of them are there and the same."""
+    saved, loaded = (_all_parts(records, component) for records in (before, loads))
+    wrong = [name for name in saved if loaded.get(name, ABSENT if loaded else saved[name]) != saved[name]]
+    if not wrong or not all(record.get("parts", {}).get(component) for record in before.values()):
+        return []
+    name = wrong[0]
+    lost = _lost(attempt, resume, component, saved[name], loaded.get(name), where)
+    return [replace(lost, message=f"{lost.message}: {len(wrong)} of {len(saved)} parts, such as {name}")]
+
+
+def _all_parts(records: dict[int, Record], component: str) -> dict[str, str]:
+    """Name → digest, of the names that no two ranks say differently of."""
+    found: dict[str, set[str]] = {}
+    for record in records.values():
+        for name, text in (record.get("parts", {}).get(component) or {}).items():
+            found.setdefault(name, set()).add(text)
+    return {name: texts.pop() for name, texts in found.items() if len(texts) == 1}
 
 
 def _compare(attempt: AttemptRun, resume: Resume, before: dict[str, str], after: dict[str, str], where: str) -> list[Finding]:

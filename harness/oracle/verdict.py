@@ -145,10 +145,17 @@ def decide(findings: Sequence[Finding]) -> tuple[Literal["PASS", "FAIL", "INCONC
     if not findings:
         return "PASS", (), "none"
     unstable = any(finding.kind == "baseline-unstable" for finding in findings)
-    mixed = min((one.attempt for one in findings if _is_mixed(one) and one.attempt is not None), default=math.inf)
-    ordered = tuple(sorted(findings, key=lambda finding: _weight(finding, unstable, mixed)))
+    ordered = _numbers_first(sorted(findings, key=lambda finding: _weight(finding, unstable)))
     root = ordered[0]
     return root.outcome, ordered, _component(root, ordered)
+
+
+def _numbers_first(ordered: list[Finding]) -> tuple[Finding, ...]:
+    """A silent exit explains nothing where the numbers of that attempt had gone wrong before it: they come first then."""
+    root = ordered[0]
+    numbers = [one for one in ordered if root.kind == "silent-exit" and one.oracle in ("data", "loss") and one.outcome == "FAIL"]
+    numbers = [one for one in numbers if one.attempt == root.attempt and one.step is not None]
+    return (*numbers, *(one for one in ordered if one not in numbers))
 
 
 def weight_of(kind: str) -> int:
@@ -156,39 +163,22 @@ def weight_of(kind: str) -> int:
     return next(index for index, kinds in enumerate(_RANKS) if kind in kinds)
 
 
-def _is_mixed(finding: Finding) -> bool:
-    """Whether a part of what was loaded is of another moment than the rest, so that nobody can say how much is left to do."""
-    parts = ("model", "optimizer", "scheduler")
-    lost = finding.kind == "state-lost" and finding.oracle == "state" and not finding.late
-    return lost and public_component(finding.component) in parts
-
-
-def _weight(finding: Finding, unstable: bool, mixed: float) -> tuple[int, int, int, int]:
-    """Sorts the root to the front; findings of equal weight keep their order.
-
-    Args:
-        finding: to be weighed.
-        unstable: whether the uninterrupted run differs from itself.
-        mixed: the first attempt that went on with a state whose parts do not belong together; infinite where none did.
-    """
+def _weight(finding: Finding, unstable: bool) -> tuple[int, int, int, int]:
+    """Sorts the root to the front; findings of equal weight keep their order."""
     if finding.outcome == "INCONCLUSIVE":
         return (0 if unstable else 2, _REASONS.index(finding.kind), 0, 0)
     rank = weight_of(finding.kind)
-    place = _RANKS[rank].index(finding.kind)
     # What is wrong in the uninterrupted run already (attempt None) came before everything.
     attempt = _BEFORE_ALL_ATTEMPTS if finding.attempt is None else finding.attempt
-    if finding.kind == "silent-exit" and finding.component != "checkpoint-files" and attempt >= mixed:
-        rank, place = weight_of("diverged"), len(_RANKS[weight_of("diverged")])
-    return (1, rank, attempt, place)
+    return (1, rank, attempt, _RANKS[rank].index(finding.kind))
 
 
 def _component(root: Finding, findings: Sequence[Finding]) -> str:
     """The root's component; of a failure that is felt in numbers, the component whose digest tells the cause."""
     if root.outcome == "FAIL" and root.kind == "diverged":
-        # What was wrong at the load came before what was seen to be wrong later.
-        lost = sorted(likely_causes(root, findings), key=lambda one: one.late)
-        # Other samples make other numbers in everything: what was right at the load is not why they are others.
-        if lost and not (lost[0].late and (root.oracle == "data" or root.component == "counters")):
+        lost = likely_causes(root, findings)
+        # Other samples, and more or fewer batches, make other numbers in everything: what was right at the load is not why.
+        if lost and not (lost[0].late and root.component in ("data", "counters")):
             return lost[0].component
     return root.component
 
@@ -203,4 +193,5 @@ def likely_causes(root: Finding, findings: Sequence[Finding]) -> list[Finding]:
     until = math.inf if root.attempt is None else root.attempt
     before = [finding for finding in lost if finding.attempt is None or finding.attempt <= until]
     first = min((finding.attempt or 0 for finding in before), default=0)
-    return [finding for finding in before if (finding.attempt or 0) == first]
+    # What was wrong at the load explains what is wrong later.
+    return sorted((finding for finding in before if (finding.attempt or 0) == first), key=lambda finding: finding.late)

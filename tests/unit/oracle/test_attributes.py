@@ -46,6 +46,12 @@ def load_of(run, rank=0):
     return next(r for r in run.attempts[1].ranks[rank].records if r["event"] == "state" and r["moment"] == "load")
 
 
+def lose(run, rank, value, start=0):
+    """The average of that rank, from a record of its restart on."""
+    for record in [r for r in run.attempts[1].ranks[rank].of("state") if "averages" in r][start:]:
+        record["averages"]["ema"] = value
+
+
 def feel(run):
     """Another loss after the resume."""
     for log in run.attempts[1].ranks.values():
@@ -64,20 +70,38 @@ def test_what_is_held_as_ever_is_fine():
 
 def test_an_average_is_missed_though_nothing_feels_it():
     run, golden = watched_case()
-    load_of(run)["averages"]["ema"] = "average of 0"
+    lose(run, 0, "average of 0")
     found = only(attributes(run, golden), "state-lost")
     assert (found.component, found.rank, found.step, found.attempt, found.late) == ("ema", 0, 12, 1, False)
     assert (found.expected, found.found) == ("average of 12", "average of 0")
-    assert found.message.startswith("ema of rank 0 after the load of step-00000012.pt in attempt 1")
+    assert found.message.startswith("the average ema of rank 0 after the load of step-00000012.pt in attempt 1")
 
 
 def test_an_average_that_goes_wrong_later_is_missed_there():
     run, golden = watched_case()
-    later = [r for r in run.attempts[1].ranks[1].records if r["event"] == "state" and r["moment"] == "next"][3]
-    later["averages"]["ema"] = "other"
+    lose(run, 1, "other", 4)
     found = only(attributes(run, golden), "state-lost")
     assert (found.component, found.rank, found.late) == ("ema", 1, True)
     assert "after batch 15 in attempt 1" in found.message
+
+
+def test_a_copy_that_is_made_anew_was_not_lost():
+    run, golden = watched_case()
+    load_of(run)["averages"]["ema"] = "average of 0"
+    assert attributes(run, golden) == []
+
+
+def test_a_copy_that_is_made_now_and_then_is_missed_where_something_is_felt():
+    run, golden = watched_case()
+    for log in golden.ranks.values():
+        for record in log.of("state"):
+            if "averages" in record:
+                record["averages"] = {"copy": "a" if record["averages"]["ema"] < "average of 2" else "b"}
+    for record in run.attempts[1].ranks[0].of("state"):
+        record["averages"] = {"copy": "c"}
+    assert attributes(run, golden) == []
+    feel(run)
+    assert only(attributes(run, golden), "state-lost").message.startswith("copy of rank 0 after the load")
 
 
 @pytest.mark.parametrize("side", ["golden", "resumed"])

@@ -157,7 +157,8 @@ def test_batches_that_the_uninterrupted_run_never_did():
     run, golden = killed_and_resumed(), baseline()
     for log in golden.ranks.values():
         log.records[:] = [r for r in log.records if r.get("batch") != 24]
-    assert only(loss(run, golden), "diverged").message == "batches 24 were done, which the uninterrupted run never did"
+    finding = only(loss(run, golden), "diverged")
+    assert (finding.message, finding.attempt) == ("batches 24 were done, which the uninterrupted run never did", 1)
 
 
 def test_work_that_goes_on_somewhere_else_than_behind_the_checkpoint(tmp_path):

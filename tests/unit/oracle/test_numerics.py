@@ -87,6 +87,28 @@ def test_an_unplanned_skip_is_healthy_until_there_are_too_many():
     assert finding.message == "2 of 24 batches of the uninterrupted run were skipped that no fault had hit; expected at most 5%"
 
 
+def test_a_loss_scale_that_comes_down_at_the_start_is_healthy(tmp_path):
+    how = {"skips": dict.fromkeys((1, 2, 4), "non_finite_grad"), "scaled": True}
+    first = attempt(0, 1, 15, path=tmp_path, **how)
+    second = attempt(1, 13, STEPS, path=tmp_path, resumed=12, ended=True, **how)
+    assert numerics(run_of(first, second), baseline(**how)) == []
+
+
+def test_a_loss_scale_that_comes_down_all_the_time_is_not():
+    skips = dict.fromkeys(range(1, 9), "non_finite_grad")
+    finding = only(numerics(killed_and_resumed(), baseline(skips=skips, scaled=True)), "numerics")
+    assert finding.message.startswith("3 of 24 batches of the uninterrupted run were skipped that no fault had hit")
+
+
+def test_skips_behind_a_growth_of_the_scale_are_not_of_the_start():
+    golden = baseline(skips=dict.fromkeys((1, 6, 7), "non_finite_grad"), scaled=True)
+    for rank in golden.ranks:
+        for record in golden.ranks[rank].records:
+            if record["event"] == "batch" and record["batch"] in (4, 5, 6):
+                record["scale"] = (8192.0).hex()
+    assert "2 of 24" in only(numerics(killed_and_resumed(), golden), "numerics").message
+
+
 def test_no_rank_at_all_is_left_to_the_control(tmp_path):
     golden = baseline()
     golden.ranks.clear()

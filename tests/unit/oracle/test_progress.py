@@ -180,16 +180,3 @@ def test_an_attempt_that_died_before_its_first_batch_does_not_hide_what_was_done
     third = attempt(2, 13, STEPS, path=tmp_path, resumed=12, ended=True)
     history = History(run_of(first, second, third))
     assert (history.resume_of(1), history.resume_of(2).lost) == (None, 2)
-
-
-@pytest.mark.parametrize(("name", "batch", "found"), [(12, 11, []), (12, 9, []), (12, 8, ["lost-work"]), (8, 11, ["lost-work"])])
-@pytest.mark.parametrize("foreign", [True, False])
-def test_what_a_foreign_job_began_to_write_a_batch_later_is_the_newest_all_the_same(tmp_path, name, batch, found, foreign):
-    """Its state is that of a batch behind the save before: handed to a thread that is started after the next step, say."""
-    run = two(tmp_path, 12)
-    if foreign:
-        run = run_of(*run.attempts, case=foreign_workload(scenario()))
-    for log in run.attempts[1].ranks.values():
-        log.of("resume")[0].update(checkpoint=name_of(name), step=batch, batch=batch)
-    kinds = [finding.kind for finding in progress(run, baseline()) if "newer checkpoint" not in finding.message]
-    assert kinds == (found if foreign else ["lost-work"])

@@ -88,53 +88,23 @@ def test_wrong_samples_are_no_matter_of_what_was_wrong_later():
     assert decide([replace(late, component="rng.torch", late=False), samples])[2] == "rng.torch"
 
 
+def test_an_epoch_done_twice_is_the_cause_of_more_batches_than_planned_and_of_all_numbers_behind():
+    late = fail("state-lost", "state", "x", component="optimizer", attempt=1, late=True)
+    more = fail("diverged", "loss", "batches 33-37 were done", component="counters", attempt=1)
+    again = fail("data-repeated", "data", "x", component="data", attempt=1)
+    assert decide([more, late, again])[1][0] is again
+    assert decide([more, late])[2] == "counters"
+    assert decide([more, fail("state-lost", "state", "x", component="scheduler", attempt=1)])[2] == "scheduler"
+
+
 def test_state_that_was_lost_after_the_divergence_did_not_cause_it():
     diverged, later = fail("diverged", "loss", "x", attempt=1), fail("state-lost", "state", "x", component="model", attempt=2)
     assert decide([diverged, later])[2] == "none"
 
 
-def lost(component, **where):
-    return fail("state-lost", "state", "x", component=component, **{"attempt": 1, **where})
-
-
 def test_what_was_wrong_at_the_load_is_named_before_what_was_wrong_later():
-    findings = [fail("diverged", "loss", "x", attempt=1), lost("model", late=True), lost("scheduler")]
-    assert decide(findings)[2] == "scheduler"
-
-
-def test_batches_that_nobody_had_planned_are_no_matter_of_what_was_wrong_later():
-    findings = [fail("diverged", "loss", "x", component="counters"), lost("optimizer", late=True)]
-    assert decide(findings)[2] == "counters"
-    assert decide([*findings, lost("scheduler")])[2] == "scheduler"
-
-
-def exits_early(**where):
-    return fail("silent-exit", "completion", "x", **{"component": "counters", "attempt": 1, **where})
-
-
-def test_who_went_on_with_parts_of_two_states_does_not_end_early_for_another_reason():
-    felt = fail("diverged", "loss", "x", attempt=1)
-    assert root_of(exits_early(), felt, lost("optimizer")) is felt
-    assert decide([exits_early(), felt, lost("optimizer")])[2] == "optimizer"
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        lost("optimizer", late=True),
-        lost("rng.torch"),
-        lost("optimizer", attempt=2),
-        fail("state-lost", "progress", "x", attempt=1),
-    ],
-)
-def test_an_early_end_is_the_root_where_the_parts_of_what_was_loaded_belong_together(other):
-    early = exits_early()
-    assert root_of(early, fail("diverged", "loss", "x", attempt=1), other) is early
-
-
-def test_a_save_that_failed_is_one_whatever_was_loaded():
-    early = exits_early(component="checkpoint-files")
-    assert root_of(early, fail("diverged", "loss", "x", attempt=1), lost("optimizer")) is early
+    felt, late = fail("diverged", "loss", "x", attempt=1), fail("state-lost", "state", "x", component="model", late=True)
+    assert decide([felt, late, fail("state-lost", "state", "x", component="scheduler")])[2] == "scheduler"
 
 
 def test_other_kinds_keep_their_own_component():

@@ -105,11 +105,21 @@ def _schedules(found: Found) -> dict[str, object]:
         for number, optimizer in enumerate(found.optimizers)
         for place, group in enumerate(optimizer.param_groups)
     }
+    places = {id(one): place for place, one in enumerate(found.optimizers)}
     for number, scheduler in enumerate(found.schedulers):
+        # None where it drives an optimizer that trains nothing, such as one that was loaded with it.
+        rates[f"{number}.drives"] = places.get(id(_driven(scheduler)))
         for key, value in scheduler.state_dict().items():
             if key not in _NOT_STATE and _is_plain(value):
                 rates[f"{number}.{key}"] = value
     return rates
+
+
+def _driven(scheduler: Any) -> Any:
+    """The optimizer of a scheduler, or the one that it wraps."""
+    optimizer = getattr(scheduler, "optimizer", None)
+    facts = getattr(optimizer, "__dict__", {})
+    return facts.get("optimizer", optimizer) if "param_groups" not in facts else optimizer
 
 
 def _number(value: Any) -> float:

@@ -26,9 +26,9 @@ class Found:
     def __init__(self, plain: Callable[[str], str] = str) -> None:
         # By type, not by isinstance: that asks an object for its __class__, which lazy modules answer by importing.
         everything = [(one, type(one)) for one in gc.get_objects()]
-        optimizers = [one for one, kind in everything if issubclass(kind, Optimizer) and not _wraps(one)]
-        owned = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
         modules = [one for one, kind in everything if issubclass(kind, torch.nn.Module)]
+        optimizers = _training([one for one, kind in everything if issubclass(kind, Optimizer) and not _wraps(one)], modules)
+        owned = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
         owners = _owners(modules, owned)
         inner = {id(child) for one in owners for child in _children(one)}
         roots = sorted((one for one in owners if id(one) not in inner), key=_order_of_module)
@@ -38,17 +38,17 @@ class Found:
         self._owners = {id(one): weakref.ref(one) for one in owners}
         self._averages = [weakref.ref(one) for one in _like(roots, modules, owned)]
         self._roots = [weakref.ref(one) for one in roots]
-        self._optimizers = [weakref.ref(one) for one in optimizers]
+        self._optimizers: list[weakref.ref[Optimizer]] = [weakref.ref(one) for one in optimizers]
         self._schedulers = [weakref.ref(one) for one in sorted(schedulers, key=lambda one: type(one).__name__)]
         # Of ZeRO the inner optimizer of each rank has some of the parameters only.
         self.is_partial = any(
-            any(value is inner for value in vars(outer).values()) and _num_parameters(inner) < _num_parameters(outer)
+            any(held is inner for held in vars(outer).values()) and _num_parameters(inner) < _num_parameters(outer)
             for outer in optimizers
             for inner in optimizers
         )
         self._scalers = [weakref.ref(one) for one in scalers]
         # FSDP2 puts whole parameters in the place of its own for as long as a module is gathered: those that are trained count.
-        self._trained = {
+        self._trained: dict[str, weakref.ref[torch.Tensor]] = {
             f"{number}.{plain(name)}": weakref.ref(value)
             for number, root in enumerate(roots)
             for name, value in root.named_parameters()
@@ -119,6 +119,16 @@ class Found:
 
 def _alive(references: list[weakref.ref[Any]]) -> list[Any]:
     return [one for reference in references if (one := reference()) is not None]
+
+
+def _training(optimizers: list[Optimizer], modules: list[torch.nn.Module]) -> list[Optimizer]:
+    """Those that have a parameter of a living module: one that was unpickled with a scheduler drives nothing.
+
+    All of them where none has: parameters need no module.
+    """
+    held = {id(p) for one in modules for p in (one.__dict__.get("_parameters") or {}).values()}
+    found = [one for one in optimizers if any(id(p) in held for group in one.param_groups for p in group["params"])]
+    return found or optimizers
 
 
 def _owners(modules: list[torch.nn.Module], owned: set[int]) -> list[torch.nn.Module]:

@@ -71,14 +71,16 @@ class Golden:
         read = [names[name] for name in opened if name in names]
         if read and self._goes_on_with_data(read[-1], samples) and self._is_fresh(digests):
             return read[-1], "checkpoint"  # the position was restored, and nothing else
+        by_optimizer = [done for done, state in self.states.items() if _agree(state, digests, ("optimizer",))]
         for components in _MATCHES:
             found = [done for done, state in self.states.items() if _agree(state, digests, components)]
+            if components == ("model",) and found == [0] and self._went_on(by_optimizer, read, samples):
+                break  # all but the weights was restored: they are as they were in the beginning
             if found:
                 return max(found, key=lambda done: self._likeness(done, digests, opened)), "+".join(components)
             wrong = [done for done, state in self.earlier if _agree(state, digests, components)]
             if wrong:
                 return wrong[-1], "+".join(components)
-        by_optimizer = [done for done, state in self.states.items() if _agree(state, digests, ("optimizer",))]
         if any(by_optimizer):  # an empty one is not what tells that a job has begun anew
             return max(by_optimizer, key=lambda done: self._likeness(done, digests, opened)), "optimizer"
         if read:
@@ -104,6 +106,9 @@ class Golden:
             if following[len(one.samples) :][: len(samples)] == tuple(samples):
                 return one
         return Unfinished()
+
+    def _went_on(self, by_optimizer: Sequence[int], read: Sequence[int], samples: Sequence[int]) -> bool:
+        return any(by_optimizer) or bool(read and self._goes_on_with_data(read[-1], samples))
 
     def _goes_on_with_data(self, done: int, samples: Sequence[int]) -> bool:
         following, first = self.samples.get(done + 1, ()), self.samples.get(1, ())

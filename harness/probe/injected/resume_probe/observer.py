@@ -35,6 +35,8 @@ from .log import Log, hex_of
 from .saves import Saves
 from .whole import whole
 
+# What tells where a job began without a doubt.
+_SURE = "model+optimizer"
 _FACTORS = {"overflow": 1e5, "nan": math.nan, "nonfinite-grad": math.inf, "spike": 1000.0}
 
 
@@ -74,6 +76,7 @@ class Observer:
         self._process = os.getpid()
         self._thread = 0
         self._golden_folder = golden
+        self._told_by = ""
         self._golden = Golden()
         self._found: Found | None = None
         self._attributes = Attributes()
@@ -90,6 +93,7 @@ class Observer:
         self._looked = -1  # the batch before which it was looked around last
         self._dirty = False  # a save has happened since the state was last written down
         self._saved_at = (0, 0)
+        self._background = False  # the current save was seen to begin in another thread: when, is chance
         self._faults: list[dict[str, Any]] = json.loads(os.environ.get("HARNESS_NUMERIC_FAULTS") or "[]")
         self._saves = Saves(root, self._save_begins, lambda: self._saved_at[0] != self._batch, self._save_ends, self.fail)
 
@@ -273,6 +277,7 @@ class Observer:
             unfinished = self._golden.unfinished_at(self._batch, self._pending(), taken)
         self._saves.loading = False
         name = self._golden.saves.get(self._batch) or (opened[-1] if opened else None)
+        self._told_by = by
         more: dict[str, object] = {"skipped": [], "world_size_saved": None, "told_by": by}
         self.log.write("resume", step=self._step, batch=self._batch, checkpoint=name, **more)
         if unfinished.micro:
@@ -340,13 +345,22 @@ class Observer:
         if not self._begun or self.off:
             self._saves.taken()
             return
-        self._saved_at, self._dirty = (self._batch, self._step), True
+        self._dirty = True
+        if self._saves.goes_on:
+            self._write_save("begin", *self._saved_at, self._golden.saves.get(self._saved_at[0], name))
+            return
+        self._saved_at = (self._batch, self._step)
         micro = len(self._losses)
         if (self._golden_folder or micro) and self._thread == threading.get_ident() and self._found is not None:
             # In case it has gone wrong: a kill in this save may leave what the uninterrupted run never had.
             self._write_saving(micro)
+        self._background = threading.get_ident() != self._thread
         name = self._golden.saves.get(self._batch, name)
-        self.log.write("save", moment="begin", step=self._step, batch=self._batch, checkpoint=name)
+        self._write_save("begin", self._batch, self._step, name)
+
+    def _write_save(self, moment: str, batch: int, step: int, name: str) -> None:
+        more = {"background": True} if self._background else {"pointer": True} if self._saves.pointer else {}
+        self.log.write("save", moment=moment, step=step, batch=batch, checkpoint=name, **more)
 
     def _write_saving(self, micro: int) -> None:
         state = self._state(all_of_it=True, attributes=False)
@@ -361,7 +375,7 @@ class Observer:
         batch, step = self._saved_at
         name = self._saves.taken()
         name = self._golden.saves.get(batch, name)
-        self.log.write("save", moment="end", step=step, batch=batch, checkpoint=name)
+        self._write_save("end", batch, step, name)
 
     @_careful
     def end(self) -> None:
@@ -390,9 +404,12 @@ class Observer:
             self._write_imports()
 
     def _leaves_early(self) -> bool:
-        """Whether less is done than the uninterrupted run did, on as many ranks: after a SIGTERM, say, that was answered."""
+        """Whether less is done than the uninterrupted run did, on as many ranks: after a SIGTERM, say, that was answered.
+
+        Where it is not sure where the job began, less may be all that it had planned.
+        """
         same = bool(self._golden_folder) and self.log.world_size == self._golden.world_size
-        return same and self._batch < self._golden.last
+        return same and self._told_by == _SURE and self._batch < self._golden.last
 
     def _is_failing(self) -> bool:
         """Whether an exception or an exit code other than 0 ends this process."""
