@@ -353,7 +353,7 @@ def _written_on(attempt: AttemptRun) -> set[tuple[str, int]]:
             if record.get("moment") == "end":
                 done[name] = record["step"]
             elif before == record["step"]:
-                again[name] = before
+                again[name] = record["step"]
         elif record["event"] == "operation":
             path, operation = str(record.get("to") or record.get("path")), record.get("operation")
             writes = operation in ("write", "rename") or (operation == "open" and path not in known)
