@@ -245,6 +245,8 @@ class History:
         commits: list[tuple[float, Commit]] = []
         # Whoever goes on after a save has failed says nothing, and whoever watches it from inside takes it for done.
         refused = {(one.name, one.step) for one in refused_saves(attempt)}
+        if isinstance(self._run.plan.scenario.workload, Command):
+            refused |= _written_on(attempt)
         for record in attempt.of("committed"):
             name, step = top_level(record["checkpoint"]), int(record["step"])
             if (name, step) in refused:
@@ -329,6 +331,37 @@ def refused_saves(attempt: AttemptRun) -> list[Refused]:
             elif rank in failing and _is_again(failing[rank][0], record):
                 del failing[rank]
     return found + [one for rank in list(failing) for one in _given_up(rank, saves, failing, last=True)]
+
+
+def _written_on(attempt: AttemptRun) -> set[tuple[str, int]]:
+    """Name and step of the saves that were taken for done too early.
+
+    The same folder was written on, and no save of it begun; or one of the same step was begun after it, and never ended: what was
+    done first was only a part of it, such as a pointer to the save before.
+    """
+    found: set[tuple[str, int]] = set()
+    done: dict[str, int] = {}
+    again: dict[str, int] = {}
+    known = set(attempt.files("begin") or {})
+    for record in attempt.operations:
+        if record["event"] == "mark" and record.get("what") == "save" and isinstance(record.get("step"), int):
+            name = top_level(str(record.get("checkpoint")))
+            before = done.pop(name, None)
+            if record.get("rank") != 0:
+                continue  # rank 0 says when a save is done
+            again.pop(name, None)
+            if record.get("moment") == "end":
+                done[name] = record["step"]
+            elif before == record["step"]:
+                again[name] = record["step"]
+        elif record["event"] == "operation":
+            path, operation = str(record.get("to") or record.get("path")), record.get("operation")
+            writes = operation in ("write", "rename") or (operation == "open" and path not in known)
+            known.add(path)
+            # A single file is replaced by the save that follows, under whatever name that has begun.
+            if writes and "/" in path and (name := top_level(path)) in done:
+                found.add((name, done.pop(name)))
+    return found | set(again.items())
 
 
 def _given_up(rank: int, saves: dict[int, Record], failing: dict[int, tuple[ErrnoFault, Record]], *, last: bool) -> list[Refused]:

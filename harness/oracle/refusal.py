@@ -1,10 +1,10 @@
 """A job that cannot go on says so and touches nothing.
 
 Holds, for a case that expects `refuses`, when in the last attempt no rank resumed or trained; every rank ended with an
-exit code other than 0 (or was ended by the harness after its peer had); at least one rank logged the refusal and wrote a
-text to stderr that names a file (one of those that were damaged before this attempt, if any were) or the two world sizes,
-what was expected and what was found; and the checkpoint directory is at the end what it was at the
-beginning, byte for byte.
+exit code other than 0 (or was ended by the harness after its peer had); at least one rank logged the refusal (but for a command
+that is watched from inside, which logs none by itself) and wrote a text to stderr that names a file (one of those that were
+damaged before this attempt, if any were) or the two world sizes, what was expected and what was found; and the checkpoint
+directory is at the end what it was at the beginning, byte for byte.
 
 Does not verify: that the reason given is the true one; empty directories (only files are recorded). Where a planned fault
 did not fire there was nothing to refuse, and it says nothing: `fired` does.
@@ -18,6 +18,7 @@ from harness.oracle.completion import last_words
 from harness.oracle.finding import Finding, fail, inconclusive
 from harness.oracle.fired import unfired
 from harness.oracle.history import HANGS, History, exit_of, exit_text, finished, foreign_deaths, succeeded
+from harness.scenario import Command
 from harness.store import AttemptRun, Baseline, Run
 
 _ORACLE = "refusal"
@@ -33,7 +34,8 @@ def refusal(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  eve
     went_on = _went_on(History(run), last)
     if went_on:
         return [went_on]
-    return _ends(last) + _text(last) + _files(last)
+    watched = isinstance(run.plan.scenario.workload, Command) and run.plan.scenario.workload.probe
+    return _ends(last) + _text(last, watched=watched) + _files(last)
 
 
 def _went_on(history: History, last: AttemptRun) -> Finding | None:
@@ -80,15 +82,15 @@ def _ends(last: AttemptRun) -> list[Finding]:
     return findings
 
 
-def _text(last: AttemptRun) -> list[Finding]:
-    """Whether one rank at least said what, where, expected and found."""
-    refused = [rank for rank, log in last.ranks.items() if log.of("refuse")]
+def _text(last: AttemptRun, *, watched: bool) -> list[Finding]:
+    """Whether one rank at least said what, where, expected and found. Who is watched from inside has only stderr to say so."""
+    refused = [0] if watched else [rank for rank, log in last.ranks.items() if log.of("refuse")]
     where = {"component": "checkpoint-files", "attempt": last.index}
     if not refused:
         text = f"no rank of attempt {last.index} logged a refusal"
         return [fail("bad-refusal", _ORACLE, text, expected="a `refuse` record", found="none", **where)]
     names = _names(last)
-    missing = {rank: _missing(last.stderr(rank), names) for rank in last.ranks}
+    missing = {rank: _missing(last.stderr(rank), names) for rank in {*last.ranks, *refused}}
     if any(not lacks for lacks in missing.values()):
         return []
     rank = min(refused, key=lambda number: len(missing[number]))

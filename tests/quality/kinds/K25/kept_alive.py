@@ -1,4 +1,4 @@
-"""A model of 100 MB, whose checkpoint is loaded before the model is made."""
+"""A model of 70 MB, whose checkpoint is loaded before the model is made."""
 
 import argparse
 import os
@@ -14,8 +14,8 @@ file = os.path.join(args.out_dir, "ckpt.pt")
 
 checkpoint = torch.load(file) if os.path.exists(file) else None
 torch.manual_seed(35)
-model = nn.Sequential(nn.Linear(64, 16384), nn.ReLU(), nn.Linear(16384, 512))
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+model = nn.Sequential(nn.Linear(64, 16384), nn.ReLU(), nn.Linear(16384, 1024))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
 step = 0
 if checkpoint is not None:
     model.load_state_dict(checkpoint["model"])
