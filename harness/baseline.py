@@ -23,7 +23,7 @@ from filelock import FileLock
 from harness.errors import LaunchError, UsageError
 from harness.launch.connection import Launcher
 from harness.plan import Plan, make_plan, versions
-from harness.scenario import Command, Reference, Scenario
+from harness.scenario import Command, Launch, Reference, Scenario
 from harness.store import Baseline, RankLog, RunDirectory, parse_float, read_baseline, read_rank_logs, read_records
 from harness.supervisor import run_attempts
 
@@ -43,6 +43,8 @@ _COMPARED = (
     "digests",
     "checkpoint",
 )
+# Field of a `state` record → what stands before its names among the noise.
+_NOISY = {"digests": "", "averages": "averages.", "generators": "generators.", "attributes": "attributes."}
 _NOT_IN_THE_NUMBERS = ("format", "on_save_error", "reshard", "collective_timeout_s", "workers")
 
 
@@ -50,8 +52,12 @@ _NOT_IN_THE_NUMBERS = ("format", "on_save_error", "reshard", "collective_timeout
 _NOT_PLAIN = ("defects", "accumulate", "recompute", "activation_limit")
 
 
-def golden_scenario(scenario: Scenario) -> Scenario:
+def golden_scenario(scenario: Scenario, launch: Launch = "cold") -> Scenario:
     """The uninterrupted job: the ranks of the first attempt, only the faults that belong to the data.
+
+    Args:
+        scenario: whose.
+        launch: how a job that is watched from inside is started; as it stands, unless other ways are known to give the same.
 
     The healthy reference trainer's numbers must not depend on how it is launched, in which format it saves, or what it does
     when a save fails. Its golden run therefore has one form for all of these, so that fewer are needed, and a case that
@@ -67,7 +73,7 @@ def golden_scenario(scenario: Scenario) -> Scenario:
     }
     workload = scenario.workload
     if isinstance(workload, Command) and workload.probe:
-        changes["launch"] = "cold"  # as the user starts it
+        changes["launch"] = launch
     if isinstance(workload, Reference):
         changes["launch"] = "warm"
         if scenario.compare_with == "plain":
@@ -79,10 +85,10 @@ def golden_scenario(scenario: Scenario) -> Scenario:
     return scenario.model_copy(update=changes)
 
 
-def cache_key(scenario: Scenario) -> str:
+def cache_key(scenario: Scenario, launch: Launch = "cold") -> str:
     """Equal for two scenarios exactly if their golden runs must give the same numbers."""
     facts = {
-        "scenario": golden_scenario(scenario).model_dump(mode="json", exclude={"name", "tolerance", "deadline_s"}),
+        "scenario": golden_scenario(scenario, launch).model_dump(mode="json", exclude={"name", "tolerance", "deadline_s"}),
         "versions": versions(),
         "source": _source_digest(),
         "command": _files_of(scenario.workload) if isinstance(scenario.workload, Command) else None,
@@ -94,7 +100,9 @@ def cache_key(scenario: Scenario) -> str:
 Again = Callable[[Path], tuple[Scenario, Launcher]]
 
 
-def obtain(scenario: Scenario, cache: Path, launcher: Launcher, again: Again | None = None) -> tuple[Baseline, Path]:
+def obtain(
+    scenario: Scenario, cache: Path, launcher: Launcher, again: Again | None = None, launch: Launch = "cold"
+) -> tuple[Baseline, Path]:
     """The baseline of a scenario, from the cache or by running it twice.
 
     Args:
@@ -103,6 +111,7 @@ def obtain(scenario: Scenario, cache: Path, launcher: Launcher, again: Again | N
         launcher: how the ranks are started.
         again: given the first run's logs, another way to start the second one. Where that cannot be started, or its numbers are
             others, the second is started like the first, and the baseline says why.
+        launch: as of `golden_scenario`; the launcher is the one for it.
 
     Returns:
         The baseline and the directory that it is stored in.
@@ -111,11 +120,11 @@ def obtain(scenario: Scenario, cache: Path, launcher: Launcher, again: Again | N
         LaunchError, CapabilityError: it could not be run.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    target = cache / cache_key(scenario)
+    target = cache / cache_key(scenario, launch)
     with FileLock(cache / f"{target.name}.lock", timeout=_LOCK_S):
         if not (target / "baseline.json").is_file():
             shutil.rmtree(target, ignore_errors=True)
-            _make(golden_scenario(scenario), target, launcher, again)
+            _make(golden_scenario(scenario, launch), target, launcher, again)
     return read_baseline(target), target
 
 
@@ -245,8 +254,9 @@ def noisy_components(first: dict[int, RankLog], second: dict[int, RankLog]) -> f
     found: set[str] = set()
     for rank in first.keys() & second.keys():
         for one, other in zip(first[rank].of("state"), second[rank].of("state"), strict=False):
-            a, b = one.get("digests") or {}, other.get("digests") or {}
-            found |= {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
+            for field, start in _NOISY.items():
+                a, b = one.get(field) or {}, other.get(field) or {}
+                found |= {start + name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
     return frozenset(found)
 
 
@@ -268,7 +278,9 @@ def first_difference(first: dict[int, RankLog], second: dict[int, RankLog], nois
 
 def _comparable(log: RankLog, noise: frozenset[str]) -> list[dict[str, object]]:
     # When a save that is written in the background is done is a matter of the disk: its report stands anywhere among the batches.
-    said = [record for record in log.records if record["event"] != "start"]
+    # The beginning, too, where another thread begins it, and when the trainer learns of it, and says which checkpoint counts now.
+    chance = ("background", "pointer")
+    said = [r for r in log.records if r["event"] not in ("start", "memory") and not any(r.get(word) for word in chance)]
     said.sort(key=lambda record: (record["event"], record.get("moment")) == ("save", "end"))
     plain = [{key: record.get(key) for key in ("event", *_COMPARED)} for record in said]
     for record, one in zip(plain, said, strict=True):

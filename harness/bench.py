@@ -6,6 +6,7 @@ none is asserted anywhere, since shared machines drift.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -48,6 +49,8 @@ SCHEMA = "harness.bench/1"
 _WRITES = 5_000
 _WRITE_BYTES = 100
 _SHOWN_FINDINGS = 3
+_SAID_EVERY = 25
+_SAVES_DEADLINE_S = 600.0
 _MAX_CASES = 10_000
 _MAX_STATES = 1_000_000
 _MAX_WIDTH = 8192
@@ -62,6 +65,7 @@ _WRITER = (
 
 Figures = dict[str, Any]
 Say = Callable[[str], None]
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True)
@@ -207,17 +211,25 @@ def write_costs(folder: Path) -> Figures:
 
 
 def save_costs(folder: Path, width: int) -> Figures:
-    """A save of the reference trainer beside a plain write of the same bytes, and how long an asynchronous one blocks."""
+    """A save of the reference trainer beside a plain write of the same bytes, and how long an asynchronous one blocks.
+
+    Every figure is the median over the rounds, and of each ratio the least and the greatest are said too.
+    """
     command = [sys.executable, "-W", "ignore", "-m", "harness.reference.save_costs", str(folder), str(width)]
-    seen = json.loads(_output(command))
+    seen = json.loads(_output(command, _SAVES_DEADLINE_S))
     return {
         "save_state_mb": seen["state_bytes"] / 1e6,
-        "save_sharded_s": seen["sharded_s"],
-        "save_plain_s": seen["plain_s"],
-        "sharded_over_plain": seen["sharded_s"] / seen["plain_s"],
-        "async_blocked_s": seen["async_blocked_s"],
-        "async_over_sync": seen["async_blocked_s"] / seen["dcp_s"],
+        "save_sharded_s": statistics.median(seen["sharded_s"]),
+        "save_plain_s": statistics.median(seen["plain_s"]),
+        **_ratio("sharded_over_plain_write", seen["sharded_s"], seen["plain_s"]),
+        "async_blocked_s": statistics.median(seen["async_blocked_s"]),
+        **_ratio("async_block_over_sync", seen["async_blocked_s"], seen["dcp_s"]),
     }
+
+
+def _ratio(name: str, ones: Sequence[float], others: Sequence[float]) -> Figures:
+    ratios = [one / other for one, other in zip(ones, others, strict=True)]
+    return {name: statistics.median(ratios), f"{name}_range": [min(ratios), max(ratios)]}
 
 
 def defect_rates(everything: bool, say: Say) -> Figures:
@@ -225,10 +237,11 @@ def defect_rates(everything: bool, say: Say) -> Figures:
 
     Args:
         everything: all healthy combinations, not only a set in which every two settings meet.
-        say: is told each case that did not come out as it must.
+        say: is told each case that did not come out as it must, and from time to time how far this has come.
 
     Returns:
-        `defects_named` of `defects_planted`, and `false_alarms` among `healthy`.
+        `defects`: how many were `planted`, `detected` (the case failed) and `named` (kind and component are right); how many jobs
+        were `healthy`, and the `false_alarms` among them.
     """
     folder = Path(tempfile.mkdtemp(prefix="harness-bench-"))
     session = Session.new()
@@ -237,37 +250,66 @@ def defect_rates(everything: bool, say: Say) -> Figures:
         planted = [(name, symptoms.planted(name)) for name in DEFECTS]
         splits = symptoms.OVER_RANKS_IN
         planted += [(name, symptoms.over_ranks(*split, name)) for split in splits for name in symptoms.OVER_RANKS]
-        named = [_named(name, scenario, bench, say) for name, scenario in planted]
         healthy = [*map(symptoms.same_without, DEFECTS), *symptoms.healthy(everything=everything)]
         healthy += [symptoms.over_ranks(*split) for split in splits]
-        green = [_green(scenario, bench, say) for scenario in healthy]
+        say(f"{len(planted)} planted defects, {len(healthy)} healthy jobs")
+        said = _every(_SAID_EVERY, len(planted) + len(healthy), say)
+        found = [said(_named(name, scenario, bench, say)) for name, scenario in planted]
+        green = [said(_green(scenario, bench, say)) for scenario in healthy]
     finally:
         session.close()
         shutil.rmtree(folder, ignore_errors=True)
-    return {
-        "defects_named": sum(named),
-        "defects_planted": len(named),
-        "false_alarms": green.count(False),
+    rates = {
+        "planted": len(found),
+        "detected": sum(detected for detected, _ in found),
+        "named": sum(named for _, named in found),
         "healthy": len(green),
+        "false_alarms": green.count(False),
     }
+    return {"defects": rates}
 
 
-def _named(name: str, scenario: Scenario, bench: Workbench, say: Say) -> bool:
-    verdict, directory = run_case(scenario, bench)
+def _every(number: int, total: int, say: Say) -> Callable[[Outcome], Outcome]:
+    """A function that returns what it is given, and after every so many says how far this has come."""
+    started, done = time.monotonic(), itertools.count(1)
+
+    def said(outcome: Outcome) -> Outcome:
+        if (count := next(done)) % number == 0:
+            left_s = (time.monotonic() - started) / count * (total - count)
+            say(f"{count} of {total} cases done, about {left_s / 60:.0f} min left")
+        return outcome
+
+    return said
+
+
+def _named(name: str, scenario: Scenario, bench: Workbench, say: Say) -> tuple[bool, bool]:
+    """Whether a planted defect was detected, and whether it was named rightly."""
     wanted = DEFECTS[name]
+    verdict = _judged(scenario, bench, say)
+    if verdict is None:
+        return False, False
     right = verdict.kind == wanted.kind and wanted.component in (verdict.component, verdict.component.partition(".")[0])
     if not right:
         say(f"{scenario.name}: expected {wanted.kind} of {wanted.component}, {_found(verdict)}")
-    shutil.rmtree(directory.path)
-    return right
+    return verdict.outcome == "FAIL", right
 
 
 def _green(scenario: Scenario, bench: Workbench, say: Say) -> bool:
-    verdict, directory = run_case(scenario, bench)
-    if verdict.outcome != "PASS":
+    verdict = _judged(scenario, bench, say)
+    if verdict is not None and verdict.outcome != "PASS":
         say(f"{scenario.name}: expected PASS, {_found(verdict)}")
+    return verdict is not None and verdict.outcome == "PASS"
+
+
+def _judged(scenario: Scenario, bench: Workbench, say: Say) -> Verdict | None:
+    """The verdict of a case, whose files are removed; None, once that is said, if there is none: hundreds of others follow."""
+    try:
+        verdict, directory = run_case(scenario, bench)
+    except HarnessError as error:
+        say(f"{scenario.name}: expected a verdict, found none: {error}")
+        return None
     shutil.rmtree(directory.path)
-    return verdict.outcome == "PASS"
+    return verdict
 
 
 def _found(verdict: Verdict) -> str:
@@ -283,8 +325,8 @@ def _found(verdict: Verdict) -> str:
     return f"found {verdict.outcome} {verdict.kind} of {verdict.component} (faults fired: {faults}): {said}{rest}"
 
 
-def _output(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+def _output(command: list[str], deadline_s: float = 120.0) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=deadline_s).stdout
 
 
 class _Ignore:

@@ -22,7 +22,7 @@ from harness.launch.connection import Launcher
 from harness.launch.warm import SCRIPT_MODULES, WarmLaunch
 from harness.oracle.verdict import Verdict
 from harness.plan import Plan, make_plan
-from harness.scenario import Command, Scenario
+from harness.scenario import Command, Launch, Scenario
 from harness.store import RunDirectory, read_baseline, read_run
 from harness.supervisor import run_attempts
 
@@ -36,12 +36,14 @@ class Workbench:
         baselines: directory of the baseline cache.
         warm: the session's warm server.
         modules: what the server imports beside torch, for a user's script.
+        golden_launch: how uninterrupted runs of a user's script are started; as it stands, unless it is known to give the same.
     """
 
     runs: Path
     baselines: Path
     warm: WarmLaunch
     modules: tuple[str, ...] = ()
+    golden_launch: Launch = "cold"
 
     def launcher(self, scenario: Scenario) -> Launcher:
         """How the ranks of a scenario are started."""
@@ -70,7 +72,8 @@ def run_case(scenario: Scenario, bench: Workbench) -> tuple[Verdict, RunDirector
     check_environment(scenario)
     plan = make_plan(scenario)
     directory = _new_directory(bench.runs, plan)
-    _, golden = baseline.obtain(scenario, bench.baselines, bench.launcher(baseline.golden_scenario(scenario)))
+    launcher = bench.launcher(baseline.golden_scenario(scenario, bench.golden_launch))
+    _, golden = baseline.obtain(scenario, bench.baselines, launcher, launch=bench.golden_launch)
     shutil.copytree(golden, directory.golden)
     run_attempts(plan, directory, bench.launcher(scenario))
     return judge_stored(directory.path), directory

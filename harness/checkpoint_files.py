@@ -20,6 +20,7 @@ from harness.store import Files, RunDirectory, read_records
 
 _PIECE_BYTES = 1 << 20
 MANIFEST = "manifest.json"
+_MOST_POINTER_BYTES = 512
 
 
 @dataclass(frozen=True, order=True)
@@ -102,6 +103,22 @@ def _content(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return file.tell(), digest
+
+
+def is_pointer(root: Path, name: str) -> bool:
+    """Whether a top-level entry is a link, or a few bytes that name another: it says which checkpoint counts, and is none."""
+    path = root / name
+    try:
+        if path.is_symlink():
+            return True
+        if not path.is_file() or path.stat().st_size > _MOST_POINTER_BYTES:
+            return False
+        words = set(re.split(r"[\s\"':,{}\[\]/]+", path.read_text(encoding="utf-8"))) - {""}
+        others = {entry.name for entry in root.iterdir()} - {name}
+    except (OSError, UnicodeDecodeError):
+        return False
+    numbers = {str(number_of(other)) for other in others if number_of(other)}
+    return bool(words & others) or (len(words) == 1 and bool(words & numbers))
 
 
 def committed_entries(root: Path) -> list[Entry]:

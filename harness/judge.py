@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.oracle.asynchrony import asynchrony
+from harness.oracle.attributes import attributes
 from harness.oracle.clarity import clarity
 from harness.oracle.completion import completion
 from harness.oracle.control import control
+from harness.oracle.coverage import coverage
 from harness.oracle.data import data
 from harness.oracle.durability import durability
 from harness.oracle.execution import execution
@@ -23,11 +25,13 @@ from harness.oracle.hygiene import hygiene
 from harness.oracle.integrity import integrity
 from harness.oracle.liveness import liveness
 from harness.oracle.loss import loss, max_difference
+from harness.oracle.memory import memory
 from harness.oracle.numerics import numerics
 from harness.oracle.progress import progress
 from harness.oracle.refusal import refusal
 from harness.oracle.retention import retention
 from harness.oracle.state import state
+from harness.oracle.unsaved import unsaved
 from harness.oracle.verdict import FiredFault, Verdict, decide
 from harness.store import Baseline, Run
 
@@ -42,15 +46,19 @@ ORACLES: tuple[Oracle, ...] = (
     refusal,
     clarity,
     completion,
+    unsaved,
     integrity,
     progress,
     retention,
     durability,
     asynchrony,
     data,
+    coverage,
     loss,
     state,
+    attributes,
     numerics,
+    memory,
     hygiene,
 )
 

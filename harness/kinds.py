@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Trainer(_Model):
         rows: public reports that it repeats, by their ids in the list of reports.
         why: what is wrong, in words.
         scenario: further fields of the scenario.
-        workload: further fields of its command.
+        workload: further fields of its command; in a list of words `{script}` is the path of the script.
     """
 
     name: str = Field(pattern=r"^[a-z0-9-]+$")
@@ -131,6 +131,8 @@ def rates(cases: Sequence[Planted], bench: Workbench, say: Callable[[str], None]
         Kind → `planted`, `detected`, `named`, `healthy`, `false_alarms`.
     """
     found: dict[str, dict[str, int]] = {}
+    # Scripts of the project's own, of which it is known that they give the same numbers however they are started.
+    bench = replace(bench, golden_launch="warm")
     for case, verdict in run_all(partial(_run, bench), cases, jobs):
         counts = found.setdefault(case.kind, dict.fromkeys(("planted", "detected", "named", "healthy", "false_alarms"), 0))
         right = case.named(verdict) if case.expect else verdict.outcome == "PASS"
@@ -177,7 +179,7 @@ def _case(kind: str, name: str, trainer: Trainer, arguments: Sequence[str], scri
         workload["resume_command"] = [*start, str(script), *trainer.resumed]
     data = {
         "name": f"{kind}-{name}",
-        "workload": {key: tuple(value) if isinstance(value, list) else value for key, value in workload.items()},
+        "workload": {key: _filled(value, script) for key, value in workload.items()},
         "world_sizes": trainer.ranks,
         "faults": trainer.faults,
         "deadline_s": _DEADLINE_S,
@@ -185,3 +187,7 @@ def _case(kind: str, name: str, trainer: Trainer, arguments: Sequence[str], scri
     }
     healthy = name != trainer.name or not trainer.expect
     return Planted(kind, name, Scenario.build(data), () if healthy else trainer.expect, () if healthy else trainer.rows)
+
+
+def _filled(value: Any, script: Path) -> Any:
+    return tuple(str(script) if word == "{script}" else word for word in value) if isinstance(value, list) else value

@@ -287,8 +287,12 @@ class AttemptRun:
 
     def files(self, moment: str) -> Files | None:
         """The checkpoint directory at the `begin` or `end` of the attempt; None if that was not recorded."""
-        records = self.of("files", moment=moment)
-        return {path: (int(size), digest) for path, (size, digest) in records[-1]["files"].items()} if records else None
+        return _files_in(self.of("files", moment=moment))
+
+
+def _files_in(records: list[Record]) -> Files | None:
+    """The last of these listings."""
+    return {path: (int(size), digest) for path, (size, digest) in records[-1]["files"].items()} if records else None
 
 
 @dataclass(frozen=True)
@@ -322,6 +326,7 @@ class Baseline:
         noise: components whose digests differed between the two, such as a generator that nobody has seeded, although all
             batches were equal.
         other_launch: why the second run was not started in the faster way, in words; "" where it was, or none was asked for.
+        files: what it left in the checkpoint directory; None where that was not recorded.
     """
 
     world_size: int
@@ -329,6 +334,7 @@ class Baseline:
     unstable: str = ""
     noise: frozenset[str] = frozenset()
     other_launch: str = ""
+    files: Files | None = None
 
 
 def read_rank_logs(path: Path) -> dict[int, RankLog]:
@@ -391,7 +397,9 @@ def read_baseline(path: Path) -> Baseline:
         facts = json.loads(file.read_bytes())
         world_size, unstable = int(facts["world_size"]), str(facts["unstable"])
         noise = frozenset(map(str, facts.get("noise", ())))
-        return Baseline(world_size, read_rank_logs(path), unstable, noise, str(facts.get("other_launch", "")))
+        said, _ = read_records(path / "attempt.jsonl")
+        left = _files_in([record for record in said if (record["event"], record.get("moment")) == ("files", "end")])
+        return Baseline(world_size, read_rank_logs(path), unstable, noise, str(facts.get("other_launch", "")), left)
     except OSError as error:
         raise UsageError(
             [f"cannot read the baseline {file}: {error.strerror}; without it there is nothing to compare with"]

@@ -418,8 +418,12 @@ class AttemptRunner:
         return self._processes[rank].pid
 
     def _committed(self, record: dict[str, Any]) -> None:
-        files = checkpoint_files.snapshot(self._living_root(), str(record["checkpoint"]))
-        self._log.write("committed", step=record["step"], checkpoint=record["checkpoint"], files=files)
+        root, name = self._living_root(), str(record["checkpoint"])
+        files = checkpoint_files.snapshot(root, name)
+        if isinstance(self._plan.scenario.workload, Command) and checkpoint_files.is_pointer(root, name):
+            return  # written alone, it commits nothing that was not there before
+        known = {key: record[key] for key in ("batch", "background") if key in record}
+        self._log.write("committed", step=record["step"], checkpoint=name, files=files, **known)
 
     def _make_loss_log(self) -> tuple[LossLog | None, dict[str, LossLog]]:
         """The reader of what the trainer says of its losses, and the files that it says it in."""

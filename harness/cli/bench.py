@@ -37,12 +37,13 @@ def bench(
     request = Request.parse(cases, cold_cases, save_width, states, problems)
 
     if defects:
-        rates = defect_rates(everything, lambda text: click.echo(text, err=True))
-        click.echo(f"named correctly / planted: {rates['defects_named']} / {rates['defects_planted']}")
+        figures = defect_rates(everything, lambda text: click.echo(text, err=True))
+        rates = figures["defects"]
+        click.echo(f"named correctly / planted: {rates['named']} / {rates['planted']}")
         click.echo(f"false alarms / healthy:    {rates['false_alarms']} / {rates['healthy']}")
         if json_file:
-            write(json_file, to_json(rates))
-        return EXIT_PASS if rates["defects_named"] == rates["defects_planted"] and not rates["false_alarms"] else EXIT_FAIL
+            write(json_file, to_json(figures))
+        return EXIT_PASS if rates["named"] == rates["planted"] and not rates["false_alarms"] else EXIT_FAIL
 
     figures = measure(
         request.cases, request.cold_cases, request.save_width, request.states, lambda text: click.echo(text, err=True)

@@ -2,8 +2,8 @@
 
 Holds when the uninterrupted run was the same twice and ended on every rank; every line of every log could be read; every
 rank that did work has a log; each attempt was launched and ended; no writes escaped the gate; and the first launch did not
-fail by itself. All that does not hold makes the case INCONCLUSIVE; a first launch that fails where a plainer job did not is
-a FAIL.
+fail by itself. All that does not hold makes the case INCONCLUSIVE; a first launch that fails where a plainer job did not, or
+only because an operation of a rank came later than another's (`hold`), is a FAIL.
 
 Does not verify: that the uninterrupted run is right, only that it repeats itself; differences that both golden runs do not
 show (two runs can agree by luck).
@@ -11,9 +11,19 @@ show (two runs can agree by luck).
 
 from __future__ import annotations
 
+from harness.fault import HoldFault
+from harness.oracle.completion import last_words
 from harness.oracle.finding import Finding, fail, inconclusive
-from harness.oracle.history import exit_of, exit_text, foreign_deaths, live_faults_fired, own_failures, succeeded
-from harness.store import AttemptRun, Baseline, Run
+from harness.oracle.history import (
+    exit_of,
+    exit_text,
+    foreign_deaths,
+    live_faults_fired,
+    own_failures,
+    parse_quietly,
+    succeeded,
+)
+from harness.store import AttemptRun, Baseline, Record, Run
 
 _ORACLE = "control"
 _SHOWN_PROBLEMS = 5
@@ -75,10 +85,12 @@ def _first_launch(run: Run) -> list[Finding]:
     Where it is compared with a plainer job, only that one has shown that it can be done, and this one has failed.
     """
     attempt = run.attempts[0]
-    failures = own_failures(attempt)
-    if not failures or live_faults_fired(attempt) or foreign_deaths(attempt):
+    failures, faults = own_failures(attempt), [parse_quietly(record.get("fault")) for record in live_faults_fired(attempt)]
+    if not failures or foreign_deaths(attempt) or not all(isinstance(fault, HoldFault) for fault in faults):
         return []
     rank = int(failures[0]["rank"])
+    if faults:
+        return [_cannot_wait(attempt, str(faults[0]), failures[0])]
     text = f"attempt 0 failed before any fault had fired: rank {rank} ended with {exit_text(failures[0])}"
     if run.plan.scenario.compare_with == "plain":
         said = [str(record["error"]) for log in attempt.ranks.values() for record in log.of("failed")]
@@ -86,3 +98,14 @@ def _first_launch(run: Run) -> list[Finding]:
         where = {"component": "process", "rank": rank, "attempt": 0}
         return [fail("job-failed", _ORACLE, text, expected="done, as the plain job was", found=exit_text(failures[0]), **where)]
     return [inconclusive("not-comparable", _ORACLE, text, component="process", rank=rank, attempt=0)]
+
+
+def _cannot_wait(attempt: AttemptRun, hold: str, failure: Record) -> Finding:
+    """A launch in which nothing was done to the job but that an operation came later: any machine may do as much."""
+    rank = int(failure["rank"])
+    who = f"rank {rank}" if rank >= 0 else "the launcher"
+    file = next((record.get("path") for record in attempt.of("fired")), None)
+    text = f"{who} ended with {exit_text(failure)} in attempt 0, in which nothing had happened but '{hold}'"
+    text += f": {last_words(attempt, rank)}"
+    where = {"component": "process", "rank": rank if rank >= 0 else None, "attempt": 0, "file": file}
+    return fail("job-failed", _ORACLE, text, expected="no order of the ranks that fails", found=exit_text(failure), **where)

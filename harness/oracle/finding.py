@@ -32,6 +32,7 @@ FAIL_KINDS = (
     "job-failed",
     "not-durable",
     "blocking-save",
+    "load-memory",
 )
 INCONCLUSIVE_REASONS = (
     "fault-did-not-fire",

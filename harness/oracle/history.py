@@ -14,11 +14,13 @@ from dataclasses import dataclass
 
 from harness import grammar
 from harness.errors import UsageError
-from harness.fault import DamageFault, Fault, NumericFault, PowerCutFault, SignalFault, matches_path
+from harness.fault import DamageFault, ErrnoFault, Fault, NumericFault, PowerCutFault, SignalFault, matches_path
 from harness.scenario import MAX_RANKS, Command
 from harness.store import AttemptRun, Baseline, Files, RankLog, Record, Run
 
 HANGS = ("hang", "finished-but-did-not-exit")
+# Without one of these there is no file. A sync or a removal that fails leaves what was written.
+_NEEDED = ("open", "write", "truncate", "rename", "link", "symlink", "mkdir")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Save:
         name: top-level name of the checkpoint.
         digests: the state just before it, per component; empty where that was not logged.
         state: the whole record of that; empty where there is none.
+        background: whether it was seen to begin in another thread than the one that trains.
     """
 
     batch: int
@@ -38,6 +41,7 @@ class Save:
     name: str
     digests: dict[str, str]
     state: Record
+    background: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,14 @@ class Commit:
         name: its top-level name in the checkpoint directory.
         attempt: the attempt that wrote it.
         files: its files when it was committed; None where only the committing rename was seen, not `save()` returning.
+        background: whether a thread of its own wrote it, so that it may hold a batch or two less than were done when it began.
     """
 
     batch: int
     name: str
     attempt: int
     files: Files | None
+    background: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,27 @@ class Resume:
     name: str
     rank: int
     lost: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A save of which an operation failed for good.
+
+    Attributes:
+        rank: whose.
+        name: top-level name of the checkpoint.
+        step: optimizer updates done when it began.
+        last: whether this rank began no save after it.
+        operation: the record of the operation.
+        error: name of the error.
+    """
+
+    rank: int
+    name: str
+    step: int
+    last: bool
+    operation: Record
+    error: str
 
 
 def top_level(path: str) -> str:
@@ -108,7 +135,7 @@ def saves(log: RankLog, start: int) -> list[Save]:
             state = record
         elif record["event"] == "save" and record.get("moment") == "begin":
             name, digests = top_level(record["checkpoint"]), state["digests"] if state else {}
-            found.append(Save(batch, int(record["step"]), name, digests, state))
+            found.append(Save(batch, int(record["step"]), name, digests, state, bool(record.get("background"))))
             state = {}
     return found
 
@@ -216,12 +243,19 @@ class History:
         """What rank 0 saw `save()` return for, and what a rename onto the workload's commit pattern made visible."""
         logged = [save for found in self.saves[attempt.index].values() for save in found]
         commits: list[tuple[float, Commit]] = []
+        # Whoever goes on after a save has failed says nothing, and whoever watches it from inside takes it for done.
+        refused = {(one.name, one.step) for one in refused_saves(attempt)}
         for record in attempt.of("committed"):
             name, step = top_level(record["checkpoint"]), int(record["step"])
+            if (name, step) in refused:
+                continue
             files = {path: (int(size), str(digest)) for path, (size, digest) in record["files"].items()}
-            batches = [save.batch for save in logged if (save.name, save.step) == (name, step)]
-            batch = max(batches, default=self._number_in(name, step))
-            commits.append((float(record.get("time_s", 0)), Commit(batch, name, attempt.index, files)))
+            those = [save for save in logged if (save.name, save.step) == (name, step)]
+            told = record.get("batch")
+            done = [save.batch for save in those] + ([told] if isinstance(told, int) else [])
+            batch = max(done, default=self._number_in(name, step))
+            commit = Commit(batch, name, attempt.index, files, bool(record.get("background")))
+            commits.append((float(record.get("time_s", 0)), commit))
         if any(isinstance(parse_quietly(record.get("fault")), PowerCutFault) for record in attempt.of("fired")):
             # A name that was not yet reported as saved may be lost in a power cut, with or without its content.
             return [commit for _, commit in sorted(commits, key=lambda pair: pair[0])]
@@ -274,6 +308,41 @@ def lost_files(commit: Commit, attempt: AttemptRun, moment: str) -> list[str]:
     if commit.files is None or files is None:
         return []
     return sorted(path for path, content in commit.files.items() if content not in (files.get(path), *heads.get(path, [])))
+
+
+def refused_saves(attempt: AttemptRun) -> list[Refused]:
+    """The saves of an attempt that the disk has refused, and that nobody has tried again."""
+    found: list[Refused] = []
+    saves: dict[int, Record] = {}
+    failing: dict[int, tuple[ErrnoFault, Record]] = {}
+    for record in attempt.operations:
+        rank = record.get("rank")
+        if not isinstance(rank, int):
+            continue
+        if (record["event"], record.get("what"), record.get("moment")) == ("mark", "save", "begin"):
+            found += _given_up(rank, saves, failing, last=False)
+            saves[rank] = record
+        elif record["event"] == "operation" and rank in saves:
+            fault = parse_quietly(record.get("tampered"))
+            if isinstance(fault, ErrnoFault) and fault.errno_name and record.get("operation") in _NEEDED:
+                failing[rank] = fault, record
+            elif rank in failing and _is_again(failing[rank][0], record):
+                del failing[rank]
+    return found + [one for rank in list(failing) for one in _given_up(rank, saves, failing, last=True)]
+
+
+def _given_up(rank: int, saves: dict[int, Record], failing: dict[int, tuple[ErrnoFault, Record]], *, last: bool) -> list[Refused]:
+    if rank not in failing:
+        return []
+    fault, operation = failing.pop(rank)
+    save = saves[rank]
+    return [Refused(rank, top_level(str(save.get("checkpoint"))), int(save["step"]), last, operation, fault.errno_name)]
+
+
+def _is_again(fault: ErrnoFault, record: Record) -> bool:
+    """Whether an operation is the one that was refused, tried again and done."""
+    paths = [str(path) for path in (record.get("path"), record.get("to")) if path]
+    return record.get("tampered") is None and fault.point.matches(str(record.get("operation")), paths)
 
 
 def resume_record(log: RankLog) -> Record | None:

@@ -4,11 +4,12 @@ Holds when, at the end of every attempt, the checkpoint that was committed last 
 there byte for byte (its files may have grown, as a log does), or a newer one of the same name, from which the next attempt
 resumed; a foreign job may also have gone on with no less from something else. And, after a clean end (every rank with exit code
 0, no fault in that attempt), there is no temporary file, no directory of a checkpoint that was never committed, and no more than
-keep-last checkpoints.
+keep-last checkpoints. A foreign job, that has saved after its resume, has then removed the earlier attempts' checkpoints that the
+uninterrupted run has removed in the end.
 
 Does not verify: moments within an attempt (a checkpoint could be gone and come back; `harness.crash` looks at those);
 checkpoints of which only the committing rename was seen, since their bytes were never recorded; empty directories; the
-count and uncommitted directories of a foreign trainer, whose layout is unknown.
+number of checkpoints and the uncommitted directories of a foreign trainer, whose layout is unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from harness.store import AttemptRun, Baseline, Files, Run
 _ORACLE = "retention"
 
 
-def retention(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  every oracle has this signature
+def retention(run: Run, baseline: Baseline) -> list[Finding]:
     """Compares what was committed with what is there at the end of each attempt, and tidiness at the last end."""
     history = History(run)
     findings: list[Finding] = []
@@ -37,7 +38,7 @@ def retention(run: Run, baseline: Baseline) -> list[Finding]:  # noqa: ARG001  e
         elif whole and not findings:  # once lost it stays lost; the first time is the one to look at
             findings += _lost(attempt, _as_it_stands(run, history, attempt, whole[-1]))
     if run.attempts:
-        findings += _untidy(run, history, run.attempts[-1])
+        findings += _untidy(run, history, run.attempts[-1]) + _piled_up(run, history, run.attempts[-1], baseline)
     return findings
 
 
@@ -48,8 +49,15 @@ def _is_held_elsewhere(run: Run, history: History, attempt: AttemptRun, commit: 
     newer one that was whole, and before it had said so.
     """
     following = attempt.index + 1
+    if not isinstance(run.plan.scenario.workload, Command) or not lost_files(commit, attempt, "end"):
+        return False
+    if following == len(run.attempts) and not finished(attempt):
+        # Nobody has said that a save was done with which a failing job had replaced it.
+        names = set(map(top_level, attempt.files("end") or {}))
+        begun = [save for found in history.saves[attempt.index].values() for save in found]
+        return any(save.batch > commit.batch and save.name in names - {commit.name} for save in begun)
     resume = history.resume_of(following) if following < len(run.attempts) else None
-    if not isinstance(run.plan.scenario.workload, Command) or resume is None or not lost_files(commit, attempt, "end"):
+    if resume is None:
         return False
     record = resume_record(run.attempts[following].ranks[resume.rank]) or {}
     # Where only the data or a name tells the position, nobody knows what it really went on with.
@@ -122,6 +130,25 @@ def _checkpoints(last: AttemptRun, files: Files, pattern: str, keep_last: int) -
         text = f"{len(committed)} checkpoints are left after a clean end; {keep_last} are to be kept"
         findings.append(_left(last, text, min(committed), f"at most {keep_last}", f"{len(committed)}"))
     return findings
+
+
+def _piled_up(run: Run, history: History, last: AttemptRun, baseline: Baseline) -> list[Finding]:
+    """What a resumed foreign job no longer knows to be its own, such as the last checkpoint of the process before."""
+    files, golden = last.files("end"), baseline.files
+    same = isinstance(run.plan.scenario.workload, Command) and last.world_size == baseline.world_size
+    if not same or files is None or golden is None or not finished(last) or live_faults_fired(last):
+        return []
+    if not last.index or not history.commits[last.index]:
+        return []  # rotation follows a save
+    own = {commit.name for commit in history.commits[last.index]} | history.damaged(last.index, "end").keys()
+    earlier = {commit.name for found in history.commits[: last.index] for commit in found} - own
+    said = [record for log in baseline.ranks.values() for record in log.of("save", moment="end")]
+    removed = {top_level(str(record["checkpoint"])) for record in said} - set(map(top_level, golden))
+    left = sorted(earlier & removed & set(map(top_level, files)))
+    if not left:
+        return []
+    text = f"{left[0]} is left after a clean end, and the uninterrupted run had removed it ({len(left)} such)"
+    return [_left(last, text, left[0], "removed, as in the uninterrupted run", f"{len(left)} more")]
 
 
 def _left(last: AttemptRun, text: str, file: str, expected: str, found: str) -> Finding:

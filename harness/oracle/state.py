@@ -17,6 +17,8 @@ than the baseline's, the load with the save, and what no rounding enters with th
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness.oracle.data import data
 from harness.oracle.finding import COMPONENTS, Finding, fail, inconclusive
 from harness.oracle.history import History, Resume, Save, same_work, saves
@@ -34,6 +36,8 @@ _MOMENTS = {
     "next": "before the batch that follows batch {}",
     "end": "at the end, after batch {},",
 }
+# Of a foreign job each rank's running statistics may be its own, and a scaler may be on another scale for other batches.
+_OF_ONE_RANK = ("buffers",)
 # What follows from the gradients of a batch, the later the further.
 _CONSEQUENCES = ("scaler", "optimizer", "model", "buffers", "ema", "counters.loss_history")
 
@@ -47,17 +51,23 @@ def state(run: Run, baseline: Baseline) -> list[Finding]:
         resumes = history.resumes[attempt.index]
         for resume in resumes:
             found = _one_load(run, baseline, history, attempt, resume) if resume.name else []
-            lost += [finding for finding in found if finding.component not in baseline.noise]
+            lost += [one for one in found if one.component not in baseline.noise and not _is_elsewhere(run, one)]
         # What one rank has lost is in the gradients of all: that theirs is wrong later says nothing of their load.
         findings += lost or _first_drift([_drifted(run, baseline, attempt, resume) for resume in resumes])
-    if _is_probed(run) and not _is_felt(run, baseline, findings):
+    if is_probed(run) and not _is_felt(run, baseline, findings):
         findings = []
     # The components in the order of the vocabulary: the model before what depends on it.
     return sorted(findings, key=lambda finding: (finding.attempt or 0, _order(finding.component), finding.rank or 0))
 
 
-def _is_probed(run: Run) -> bool:
+def is_probed(run: Run) -> bool:
+    """Whether the job is a foreign one that is watched from inside."""
     return isinstance(run.plan.scenario.workload, Command) and run.plan.scenario.workload.probe
+
+
+def _is_elsewhere(run: Run, finding: Finding) -> bool:
+    """Whether a foreign job had no average of its weights yet, or has made one only now: neither is lost."""
+    return is_probed(run) and finding.component == "ema" and ABSENT in (finding.expected, finding.found)
 
 
 def _is_felt(run: Run, baseline: Baseline, findings: list[Finding]) -> bool:
@@ -75,7 +85,7 @@ def _repeats(run: Run, baseline: Baseline) -> bool:
     return not baseline.unstable and run.plan.scenario.compare_with == "same"
 
 
-def _same_bits(run: Run, baseline: Baseline, attempt: AttemptRun, rank: int) -> bool:
+def same_bits(run: Run, baseline: Baseline, attempt: AttemptRun, rank: int) -> bool:
     """Whether this rank holds what the baseline's holds: all work up to here was done on the baseline's number of ranks."""
     worked = [a for a in run.attempts[: attempt.index] if any(log.batches for log in a.ranks.values())]
     same = all(a.world_size == baseline.world_size for a in (*worked, attempt))
@@ -97,7 +107,7 @@ def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) 
     What draws or counts by itself is named before what follows from gradients: a wrong generator makes other weights within
     a batch, never the other way round.
     """
-    if _same_bits(run, baseline, attempt, resume.rank):
+    if same_bits(run, baseline, attempt, resume.rank):
         golden_log, read = baseline.ranks[resume.rank], _digests
     elif _repeats(run, baseline) and 0 in baseline.ranks and same_work(run, baseline, attempt):
         golden_log, read = baseline.ranks[0], without_rounding
@@ -109,6 +119,8 @@ def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) 
         if not golden or not digests:
             continue
         names = (golden.keys() | digests.keys()) - baseline.noise
+        if is_probed(run) and "ema" not in golden.keys() & digests.keys():
+            names -= {"ema"}
         wrong = [name for name in names if golden.get(name) != digests.get(name)]
         if wrong:
             name = min(wrong, key=lambda one: (_follows(one), one))
@@ -153,11 +165,15 @@ def _one_load(run: Run, baseline: Baseline, history: History, attempt: AttemptRu
     writer = None if index is None else _matching(history.saves[index].get(resume.rank, []), resume)
     moved = index is not None and run.attempts[index].world_size != attempt.world_size
     golden = None
-    if _same_bits(run, baseline, attempt, resume.rank):
-        golden = _at_batch(saves(baseline.ranks[resume.rank], 0), resume) or _before_next(baseline.ranks[resume.rank], resume)
     loads = attempt.ranks[resume.rank].of("state", moment="load")
+    if same_bits(run, baseline, attempt, resume.rank):
+        log = baseline.ranks[resume.rank]
+        middle = _in_the_middle(log, resume, loads[0].get("micro")) if loads else None
+        golden = middle or _at_batch(saves(log, 0), resume) or _before_next(log, resume)
     if not loads:
         return _unlogged(attempt, resume, writer or golden)
+    if is_probed(run) and attempt.world_size != baseline.world_size:
+        return _moved_probed(run, baseline, attempt, resume)
     if moved:
         return _moved_load(run, history, attempt, resume, index or 0)
     findings: list[Finding] = []
@@ -178,6 +194,48 @@ def _moved_load(run: Run, history: History, attempt: AttemptRun, resume: Resume,
     if not saved or resume.rank not in loaded:
         return []
     return _compare(attempt, resume, saved[0], loaded[resume.rank], f"{BEFORE_SAVE} on {len(saved)} ranks")
+
+
+def _moved_probed(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) -> list[Finding]:
+    """The same of a foreign job: as the uninterrupted run was at that batch, if all work until then was done on its ranks."""
+    worked = [past for past in run.attempts[: attempt.index] if any(log.batches for log in past.ranks.values())]
+    if not _repeats(run, baseline) or any(past.world_size != baseline.world_size for past in worked):
+        return []
+    before = {rank: save.state for rank, log in baseline.ranks.items() if (save := _before_next(log, resume)) is not None}
+    loads = {rank: records[0] for rank, log in attempt.ranks.items() if (records := log.of("state", moment="load"))}
+    saved, loaded = views(before, baseline.world_size), views(loads, attempt.world_size)
+    if not saved or resume.rank not in loaded:
+        return []
+    where = f"{IN_BASELINE} on {len(saved)} ranks"
+    # What ranks do not agree on is split in a way of the trainer's own: then what they have by name, all together, is compared.
+    split = {name for said in (saved, loaded) for one in said.values() for name in one if one[name] != said[0].get(name)}
+    found = _compare(attempt, resume, saved[0], loaded[resume.rank], where)
+    found = [one for one in found if one.component not in (*_OF_ONE_RANK, *split)]
+    return found + [
+        one for name in sorted(split - {*_OF_ONE_RANK}) for one in _split(attempt, resume, before, loads, name, where)
+    ]
+
+
+def _split(
+    attempt: AttemptRun, resume: Resume, before: dict[int, Record], loads: dict[int, Record], component: str, where: str
+) -> list[Finding]:
+    """Of a component whose parts are each on one rank, or the same on several: whether all of them are there and the same."""
+    saved, loaded = (_all_parts(records, component) for records in (before, loads))
+    wrong = [name for name in saved if loaded.get(name, ABSENT if loaded else saved[name]) != saved[name]]
+    if not wrong or not all(record.get("parts", {}).get(component) for record in before.values()):
+        return []
+    name = wrong[0]
+    lost = _lost(attempt, resume, component, saved[name], loaded.get(name), where)
+    return [replace(lost, message=f"{lost.message}: {len(wrong)} of {len(saved)} parts, such as {name}")]
+
+
+def _all_parts(records: dict[int, Record], component: str) -> dict[str, str]:
+    """Name → digest, of the names that no two ranks say differently of."""
+    found: dict[str, set[str]] = {}
+    for record in records.values():
+        for name, text in (record.get("parts", {}).get(component) or {}).items():
+            found.setdefault(name, set()).add(text)
+    return {name: texts.pop() for name, texts in found.items() if len(texts) == 1}
 
 
 def _compare(attempt: AttemptRun, resume: Resume, before: dict[str, str], after: dict[str, str], where: str) -> list[Finding]:
@@ -206,6 +264,22 @@ def _matching(found: list[Save], resume: Resume) -> Save | None:
 def _at_batch(found: list[Save], resume: Resume) -> Save | None:
     # Not by name: the uninterrupted run may save in another format, which must not change what is saved.
     return next((s for s in reversed(found) if (s.batch, s.step) == (resume.batch, resume.step) and s.digests), None)
+
+
+def _in_the_middle(log: RankLog, resume: Resume, micro: object) -> Save | None:
+    """As it stood when a batch was saved in its middle, after so many of its micro-batches."""
+    batch = 0
+    for record in log.records if micro else ():
+        if record["event"] == "batch" and isinstance(record.get("batch"), int):
+            batch = record["batch"]
+        elif (
+            record["event"] == "state"
+            and record.get("micro") == micro
+            and record.get("moment") == "saving"
+            and batch == resume.batch
+        ):
+            return Save(batch, resume.step, resume.name, record["digests"], record)
+    return None
 
 
 def _before_next(log: RankLog, resume: Resume) -> Save | None:

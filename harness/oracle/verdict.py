@@ -34,7 +34,7 @@ _RANKS = (
     ),
     ("data-repeated", "data-skipped", "diverged", "numerics"),
     ("state-lost",),
-    ("not-durable", "retention", "leak", "blocking-save"),
+    ("not-durable", "retention", "leak", "blocking-save", "load-memory"),
 )
 _REASONS = ("baseline-unstable", "harness-error", "foreign-death", "not-comparable", "fault-did-not-fire", "out-of-time")
 # Failures of which a lost component is the likely cause.
@@ -145,9 +145,17 @@ def decide(findings: Sequence[Finding]) -> tuple[Literal["PASS", "FAIL", "INCONC
     if not findings:
         return "PASS", (), "none"
     unstable = any(finding.kind == "baseline-unstable" for finding in findings)
-    ordered = tuple(sorted(findings, key=lambda finding: _weight(finding, unstable)))
+    ordered = _numbers_first(sorted(findings, key=lambda finding: _weight(finding, unstable)))
     root = ordered[0]
     return root.outcome, ordered, _component(root, ordered)
+
+
+def _numbers_first(ordered: list[Finding]) -> tuple[Finding, ...]:
+    """A silent exit explains nothing where the numbers of that attempt had gone wrong before it: they come first then."""
+    root = ordered[0]
+    numbers = [one for one in ordered if root.kind == "silent-exit" and one.oracle in ("data", "loss") and one.outcome == "FAIL"]
+    numbers = [one for one in numbers if one.attempt == root.attempt and one.step is not None]
+    return (*numbers, *(one for one in ordered if one not in numbers))
 
 
 def weight_of(kind: str) -> int:
@@ -179,10 +187,11 @@ def likely_causes(root: Finding, findings: Sequence[Finding]) -> list[Finding]:
     """The lost components that a failure can be due to: those of the first attempt that lost any, up to its own."""
     if root.kind not in FELT_IN_NUMBERS:
         return []
-    lost = [finding for finding in findings if finding.kind == "state-lost" and finding.oracle == "state"]
+    lost = [finding for finding in findings if finding.kind == "state-lost" and finding.oracle in ("state", "attributes")]
     if root.kind == "state-lost" and root not in lost:
         return []
     until = math.inf if root.attempt is None else root.attempt
     before = [finding for finding in lost if finding.attempt is None or finding.attempt <= until]
     first = min((finding.attempt or 0 for finding in before), default=0)
-    return [finding for finding in before if (finding.attempt or 0) == first]
+    # What was wrong at the load explains what is wrong later.
+    return sorted((finding for finding in before if (finding.attempt or 0) == first), key=lambda finding: finding.late)

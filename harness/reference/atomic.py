@@ -15,17 +15,21 @@ import io
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import Parameter
 
 from harness.reference.errors import CheckpointError, mismatch
 
 BUFFER_SIZE_BYTES = 65536
-PARALLEL_BYTES = 1 << 20
+PARALLEL_BYTES = 1 << 20  # shorter pieces are not worth a second thread
+WRITE_BACK_BYTES = 8 << 20
 TEMPORARY_SUFFIX = ".tmp"
 SYNC_FILES = True  # only the planted defect `no-fsync` says no
 SYNC_DIRECTORIES = True  # and only `no-directory-fsync` says no to this
@@ -36,12 +40,14 @@ _FOOTER_SIZE_BYTES = 1 + len("ckpt.v1 size=") + 20 + len(" sha256=") + 64 + 1
 class HashingWriter(io.RawIOBase):
     """A write-only file that counts and hashes what passes through it.
 
-    Large pieces are hashed by a second thread while this one writes them: both take about as long, and both leave Python's
-    lock.
+    Neither waits for the other: a second thread hashes large pieces, and what follows them, while this one goes on writing,
+    and the kernel is asked to write to disk what lies in its cache already, or it would begin with that only at the fsync.
 
     Args:
         raw: The file below, unbuffered.
-        pool: Where to hash.
+        pool: Where to hash: one thread, since the order matters. Without, this thread hashes.
+        lasting: Addresses, start and end, of memory that stays as it is until `sha256` has been called. A large piece outside
+            of them is hashed before `write` returns, since its memory is then the caller's again.
 
     Attributes:
         size_bytes: Bytes written.
@@ -50,11 +56,19 @@ class HashingWriter(io.RawIOBase):
             error in the place of the first.
     """
 
-    def __init__(self, raw: io.RawIOBase | BinaryIO, pool: ThreadPoolExecutor | None = None) -> None:
+    def __init__(
+        self,
+        raw: io.RawIOBase | BinaryIO,
+        pool: ThreadPoolExecutor | None = None,
+        lasting: Collection[tuple[int, int]] = (),
+    ) -> None:
         super().__init__()
         self._pool = pool
         self._raw = raw
+        self._lasting = lasting
         self._hash = hashlib.sha256()
+        self._hashing: Future[None] | None = None
+        self._handed_on_bytes = 0
         self.size_bytes = 0
         self.error: OSError | None = None
 
@@ -65,10 +79,10 @@ class HashingWriter(io.RawIOBase):
     def write(self, data: Any) -> int:
         """Write all of a bytes-like object and return its size; a short write of the kernel is continued."""
         view = memoryview(data).cast("B")
-        done = len(view) if self.error else 0
-        hashing = None
-        if self._pool is not None and len(view) >= PARALLEL_BYTES and not done:
-            hashing = self._pool.submit(self._hash.update, view)
+        if self.error is not None:
+            return len(view)
+        borrowed = self._start_hashing(view)
+        done = 0
         try:
             while done < len(view):
                 done += self._raw.write(view[done:]) or 0
@@ -76,16 +90,52 @@ class HashingWriter(io.RawIOBase):
             self.error = error
             raise
         finally:
-            if hashing is not None:
-                hashing.result()  # the memory behind the view is the caller's again once we return
-        if hashing is None:
-            self._hash.update(view)
+            if borrowed:
+                self._hashed()
         self.size_bytes += len(view)
+        if self.size_bytes - self._handed_on_bytes >= WRITE_BACK_BYTES:
+            start_write_back(self._raw, self._handed_on_bytes, self.size_bytes)
+            self._handed_on_bytes = self.size_bytes
         return len(view)
+
+    def _start_hashing(self, view: memoryview) -> bool:
+        """Hash a piece now or soon; return whether its memory is still needed and may not last."""
+        large = len(view) >= PARALLEL_BYTES
+        if self._pool is None or not (large or self._hashing):
+            self._hash.update(view)
+            return False
+        # The thread does the rest too from now on, for the order's sake; of what is small it gets a copy.
+        self._hashing = self._pool.submit(self._hash.update, view if large else bytes(view))
+        return large and not self._lasts(view)
+
+    def _lasts(self, view: memoryview) -> bool:
+        start = int(np.frombuffer(view, np.uint8).ctypes.data)
+        return any(first <= start and start + len(view) <= end for first, end in self._lasting)
+
+    def _hashed(self) -> None:
+        if self._hashing is not None:
+            self._hashing.result()
 
     def sha256(self) -> str:
         """Return the hex digest of what was written so far."""
+        self._hashed()
         return self._hash.hexdigest()
+
+
+def start_write_back(file: io.RawIOBase | BinaryIO, start: int, end: int) -> None:
+    """Have the kernel begin to write to disk what its cache holds of a file; no promise of anything, which is fsync's.
+
+    Linux does so when it is told that this part of the file will not be needed again: it drops what is on disk already, and
+    begins to write what is not (mm/fadvise.c). `sync_file_range` would say it plainly, but Python does not have it.
+
+    Args:
+        file: Open; one that is no file of the system's is left alone.
+        start: First byte.
+        end: The byte after the last.
+    """
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(file.fileno(), start, end - start, os.POSIX_FADV_DONTNEED)
 
 
 @contextlib.contextmanager
@@ -186,7 +236,24 @@ def atomic_save(payload: Any, path: Path, temporary: Path | None = None) -> tupl
 def write_payload(payload: Any, file: BinaryIO) -> tuple[int, str]:
     """Write payload and footer to an open unbuffered file; return size and sha256 of everything written."""
     with ThreadPoolExecutor(max_workers=1) as pool:  # its thread starts with the first large piece
-        return _write_payload(payload, HashingWriter(file, pool))
+        return _write_payload(payload, HashingWriter(file, pool, list(_memory_of(payload))))
+
+
+def _memory_of(payload: Any) -> Iterator[tuple[int, int]]:
+    """Yield where the payload's large tensors lie in this machine's memory: they live as long as it does.
+
+    `torch.save` writes whole storages, those of other devices from a copy that it drops at once.
+    """
+    if type(payload) in (Tensor, Parameter):  # others may have their memory elsewhere
+        storage = payload.untyped_storage()
+        if storage.device.type == "cpu" and storage.nbytes() >= PARALLEL_BYTES:
+            yield storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    elif isinstance(payload, Mapping):
+        for value in payload.values():
+            yield from _memory_of(value)
+    elif isinstance(payload, (list, tuple)):
+        for value in payload:
+            yield from _memory_of(value)
 
 
 def _write_payload(payload: Any, hashed: HashingWriter) -> tuple[int, str]:

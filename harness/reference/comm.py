@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from harness.reference.devices import BACKENDS
 from harness.reference.errors import CheckpointError, RefusalError, one_line
 from harness.reference.world import World
 
@@ -22,13 +23,19 @@ _PEER_LOSS_WORDS = ("gloo", "Connection closed by peer", "Connection reset", "Co
 def start_process_group(world: World, init_method: str, timeout_s: float, device: str) -> None:
     """Join the other ranks; nothing to do when there are none.
 
+    Args:
+        world: This rank's place.
+        init_method: How the ranks find each other: `env://` or `file:///path`.
+        timeout_s: Seconds that a collective waits for its peers.
+        device: `cpu` (gloo) or `cuda` (NCCL for what lies on a GPU, gloo for the rest).
+
     Raises:
         torch.distributed.DistError: The ranks do not find each other in time.
     """
     if world.world_size == 1:
         return
     dist.init_process_group(
-        "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
+        BACKENDS[device],
         init_method=init_method,
         rank=world.rank,
         world_size=world.world_size,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, RandomSampler, Sampler
 
+from harness.reference.devices import worker_context
 from harness.reference.world import World
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class EpochLoader:
 
     Args:
         dataset: All samples; the size must be a multiple of the global batch, so that no rank is padded.
-        config: `global_batch` (samples per batch over all ranks), `seed`, `sampler`, `workers`.
+        config: `global_batch` (samples per batch over all ranks), `seed`, `sampler`, `workers`, `device` (it decides how
+            workers are started; the batches are made on the CPU).
         world: This rank's place.
     """
 
@@ -107,7 +109,7 @@ class EpochLoader:
             batch_sampler=self._batches,
             generator=torch.Generator(),
             num_workers=config.workers,
-            multiprocessing_context="fork" if config.workers else None,
+            multiprocessing_context=worker_context(config.device) if config.workers else None,
         )
 
     def order_state(self) -> Tensor | None:

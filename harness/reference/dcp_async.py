@@ -4,6 +4,9 @@
 thread writes it. When every rank's thread is through, the ranks hash their files and rank 0 commits the manifest; until then
 there is no checkpoint, and a crash falls back to the one before. One save at a time: the next waits for the last.
 
+The copy's memory is kept from save to save, as much as the rank's part of model, optimizer and average has: to get fresh memory
+from the system takes longer than to copy into it.
+
 The thread's collectives go through a process group of their own: in the training's group they would be taken for the
 collectives of the main thread, which runs at the same time.
 
@@ -22,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from harness.reference.comm import any_rank, rank0_decides
@@ -56,9 +60,19 @@ class DcpAsyncFormat(DcpFormat):
         self._synchronous = synchronous
         self._group: dist.ProcessGroup | None = None
         self._pending: _Pending | None = None
+        # Keeps the copies of what has the same memory at the next save. Each option False: pinned and shared memory, a thread
+        # that copies while training goes on, copies that the device has not ended yet.
+        self._stager = DefaultStager(StagingOptions(False, False, False, False))
 
     def save(self, training: Training, path: Path) -> bool:
-        """Copy the state and start writing it; the caller has seen to it that nothing is being written."""
+        """Copy the state and start writing it; the caller has seen to it that nothing is being written.
+
+        Raises:
+            CheckpointError: The directory could not be made.
+            RuntimeError: The last save is still being written, from the very memory that would be overwritten.
+        """
+        if self._pending is not None:
+            raise RuntimeError(f"{self._pending.path} is still being written, so {path} cannot be: call finish(wait=True) first")
         if self._synchronous:
             save_directory(header_of(training), path, lambda: write_files(training, path))
             return True
@@ -72,6 +86,7 @@ class DcpAsyncFormat(DcpFormat):
             build_state(training),
             storage_writer=FileSystemWriter(path, thread_count=1),
             process_group=self._group,
+            async_stager=self._stager,
             no_dist=not dist.is_initialized(),
         )
         assert isinstance(future, Future)  # a response object comes only with asynchronous staging

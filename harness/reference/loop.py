@@ -14,6 +14,7 @@ from harness.reference.amp import DEFAULT_MAX_NORM, all_finite, build_scaler, ta
 from harness.reference.checkpoint import CheckpointStore
 from harness.reference.config import TrainConfig
 from harness.reference.data import EpochLoader, SuccessorDataset, shift_tokens
+from harness.reference.devices import choose_device
 from harness.reference.ema import WeightAverage
 from harness.reference.formats import load_format
 from harness.reference.hooks import BatchReport, TrainingHooks
@@ -63,7 +64,7 @@ def run_job(config: TrainConfig, world: World, hooks: TrainingHooks, say: Print)
 
 def build_training(config: TrainConfig, world: World) -> Training:
     """Make model, optimizer, schedule and scaler, and seed this rank's generators."""
-    device = torch.device(f"cuda:{world.local_rank}" if config.device == "cuda" else "cpu")
+    device = choose_device(config.device, world)
     seed_everything(config.seed)  # the same weights on every rank
     own_seed = config.seed + (world.rank if config.rng_scope == "rank" else 0)
     noise = torch.Generator().manual_seed(derive_seed(own_seed, 1))

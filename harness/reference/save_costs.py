@@ -1,8 +1,9 @@
 """What a save costs, measured: `python -m harness.reference.save_costs DIRECTORY [WIDTH]`, one process, prints JSON.
 
-Compares `sharded` with writing the same bytes by plain `write` and `fsync`, and the time for which `dcp-async` blocks training
-with that of `dcp`. Each is done `REPEATS` times in turn, after one time that does not count, and the median is taken: disks
-drift, so what is compared must be measured side by side.
+Compares `sharded` with writing the same bytes by plain `write` and `fsync` into one file, and the time for which `dcp-async`
+blocks training with that of `dcp`. Disks drift, and other programs take turns at them, so what is compared is done side by side,
+`REPEATS` times after one time that does not count, each time in the other order, on a disk that has nothing left to write; and
+ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from harness.reference.config import TrainConfig
 from harness.reference.formats import CheckpointFormat, load_format
 from harness.reference.loop import build_training
-from harness.reference.state import Training
+from harness.reference.sharded import shard_name
 from harness.reference.tensors import live_tensors
 from harness.reference.world import World
 
@@ -29,8 +30,8 @@ DEFAULT_WIDTH = 896  # 231 MB of weights and moments
 REPEATS = 5
 
 
-def measure(directory: Path, width: int) -> dict[str, float]:
-    """Return seconds by name, and the size of the state in bytes.
+def measure(directory: Path, width: int) -> dict[str, Any]:
+    """Return the size of the state in bytes, and by name the seconds of every round, in the order of the rounds.
 
     Args:
         directory: Where to write; what is written is removed.
@@ -40,31 +41,31 @@ def measure(directory: Path, width: int) -> dict[str, float]:
     training = build_training(TrainConfig(out=directory, width=width), World())
     formats = {name: load_format(TrainConfig(format=name)) for name in ("sharded", "dcp", "dcp-async")}
     state_bytes = sum(t.values.numel() * t.values.element_size() for t in live_tensors(training).values())
-    rounds = [_round(training, formats, directory) for _ in range(REPEATS + 1)][1:]
-    return {"state_bytes": state_bytes, **{name: statistics.median(one[name] for one in rounds) for name in rounds[0]}}
+    formats["sharded"].save(training, directory / "first")
+    data = (directory / "first" / shard_name(0)).read_bytes()
+    actions: dict[str, Callable[[], object]] = {
+        "sharded_s": lambda: formats["sharded"].save(training, directory / "sharded"),
+        "plain_s": lambda: _write(directory / "plain", data),
+        "dcp_s": lambda: formats["dcp"].save(training, directory / "dcp"),
+        "async_blocked_s": lambda: formats["dcp-async"].save(training, directory / "dcp-async"),
+    }
+    rounds = []
+    for number in range(REPEATS + 1):
+        names = sorted(actions, reverse=number % 2 == 1)
+        rounds.append({name: _time(actions[name], formats["dcp-async"], directory) for name in names})
+    return {"state_bytes": state_bytes, **{name: [one[name] for one in rounds[1:]] for name in actions}}
 
 
-def _round(training: Training, formats: dict[str, CheckpointFormat], directory: Path) -> dict[str, float]:
-    """Each thing once, in turn; leaves the directory empty."""
-    times = {"sharded_s": _time(lambda: _save(formats["sharded"], training, directory / "sharded"))}
-    data = (directory / "sharded" / "rank0.bin").read_bytes()
-    times["plain_s"] = _time(lambda: _write(directory / "plain", data))
-    times["dcp_s"] = _time(lambda: _save(formats["dcp"], training, directory / "dcp"))
-    times["async_blocked_s"] = _time(lambda: _save(formats["dcp-async"], training, directory / "dcp-async"))
-    formats["dcp-async"].finish(wait=True)
-    shutil.rmtree(directory)
-    directory.mkdir()
-    return times
-
-
-def _time(action: Callable[[], object]) -> float:
+def _time(action: Callable[[], object], background: CheckpointFormat, directory: Path) -> float:
+    """Seconds of an action; what it leaves behind is written to its end and removed before the next."""
     started = time.perf_counter()
     action()
-    return time.perf_counter() - started
-
-
-def _save(checkpoint_format: CheckpointFormat, training: Training, path: Path) -> None:
-    checkpoint_format.save(training, path)
+    seconds = time.perf_counter() - started
+    background.finish(wait=True)
+    shutil.rmtree(directory)
+    directory.mkdir()
+    os.sync()
+    return seconds
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -210,17 +210,26 @@ def apply_rng_states(training: Training, states: list[dict[str, Any]], omitted: 
         omitted: Parts that a planted defect leaves out.
 
     Returns:
-        A warning if the generators could not be continued and were seeded afresh, else None.
+        A warning if some generators could not be continued and were seeded afresh, else None.
+
+    Raises:
+        CheckpointError: This machine has fewer GPUs than there are saved generators.
     """
     world, config = training.world, training.config
     if "rng" in omitted:
         return None
     if config.rng_scope == "global" or len(states) == world.world_size:
         saved = states[0 if config.rng_scope == "global" else world.rank]
-        restore_rng_state(saved, omitted)
+        warning = None
+        if (training.device.type == "cuda") != bool(saved["cuda"]):
+            saved, warning = _over_devices(training, saved)
+        try:
+            restore_rng_state(saved, omitted)
+        except ValueError as error:
+            raise CheckpointError(f"cannot restore the generators of rank {world.rank}: {error}") from error
         if "rng.noise" not in omitted:
             training.noise.set_state(saved["noise"].cpu())
-        return None
+        return warning
     # Streams of 4 ranks cannot be continued by 2. Fresh ones, the same whenever this resume is repeated, and apart
     # from each other and from those of every other step.
     seed = derive_seed(config.seed, training.state.step, world.rank)
@@ -230,3 +239,15 @@ def apply_rng_states(training: Training, states: list[dict[str, Any]], omitted: 
         f"saved by {len(states)} ranks, resumed by {world.world_size}: generators seeded afresh from "
         f"(seed {config.seed}, step {training.state.step}, rank); --rng-scope global would have continued them"
     )
+
+
+def _over_devices(training: Training, saved: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """What can be continued of generators that were saved on another kind of device, and the warning that not all can."""
+    config, world = training.config, training.world
+    if training.device.type == "cuda":
+        # Else it would go on from where the job started, with dropout masks that it has used before.
+        own = 0 if config.rng_scope == "global" else world.rank
+        torch.cuda.manual_seed_all(derive_seed(config.seed, training.state.step, own))
+        return saved, f"saved on the CPU, resumed on {training.device}: the GPU's generator is seeded afresh"
+    # To restore them would start CUDA in a job that does not use it.
+    return {**saved, "cuda": []}, "saved on a GPU, resumed on the CPU: what the GPU's generator drew comes from another one now"

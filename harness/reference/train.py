@@ -16,6 +16,7 @@ import torch._dynamo  # AdamW's constructor imports it anyway; here, processes f
 from harness.reference import planted_resume
 from harness.reference.comm import is_peer_loss, start_process_group, stop_process_group
 from harness.reference.config import TrainConfig, check_world, parse_config
+from harness.reference.devices import missing_device
 from harness.reference.errors import CheckpointError, RefusalError, one_line
 from harness.reference.hooks import TrainingHooks
 from harness.reference.loop import run_job
@@ -65,8 +66,8 @@ def check_surroundings(config: TrainConfig, world: World) -> None:
         ValueError: Something is missing; the text says what.
     """
     problems = []
-    if config.device == "cuda" and not torch.cuda.is_available():
-        problems.append("--device cuda: expected a CUDA build of torch and a GPU, found none")
+    if (lacking := missing_device(config.device, world)) is not None:
+        problems.append(lacking)
     if world.world_size > 1 and config.init_method == "env://":
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:

@@ -38,9 +38,9 @@ _FIGURES = {
     "save_state_mb": ("MB", "state of the model whose saves are timed"),
     "save_sharded_s": ("s", "one save, format sharded, one process"),
     "save_plain_s": ("s", "the same bytes by write and fsync"),
-    "sharded_over_plain": ("x", "sharded over plain"),
+    "sharded_over_plain_write": ("x", "sharded over plain"),
     "async_blocked_s": ("s", "how long dcp-async blocks training"),
-    "async_over_sync": ("x", "that over the time of dcp"),
+    "async_block_over_sync": ("x", "that over the time of dcp"),
     "rank_extra_memory_mb": ("MB", "memory of a warm rank beyond the shared pages"),
 }
 

@@ -226,6 +226,9 @@ def test_the_bench_prints_ratios(tmp_path):
     assert figures["states_distinct"] == 4
     assert figures["states_over_rerun"] == pytest.approx(figures["states_per_min"] * figures["rerun_s"] / 60)
     assert min(figures["trace_gb_s"], figures["plain_gb_s"]) > 0
+    for ratio in ("sharded_over_plain_write", "async_block_over_sync"):
+        least, greatest = figures[f"{ratio}_range"]
+        assert 0 < least <= figures[ratio] <= greatest
     assert "warm_over_cold" in result.stdout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ CASES = read_kinds(Path(__file__).parent / "kinds")
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.name}")
 def test_what_is_planted_is_named_and_what_is_healthy_is_green(harness_workbench, case):
-    verdict, directory = run_case(case.scenario, harness_workbench)
+    verdict, directory = run_case(case.scenario, replace(harness_workbench, golden_launch="warm"))
     said = render(verdict, directory.path)
     if case.expect:
         assert case.named(verdict), said

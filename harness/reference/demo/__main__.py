@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
         return max(run_apart(name, argv[1:]) for name in DEMOS)
     if argv:
         print(f"no demo is called {argv[0]!r}", file=sys.stderr)
-    print("usage: python -m harness.reference.demo NAME|all [--out DIR]", file=sys.stderr)
+    print("usage: python -m harness.reference.demo NAME|all [--out DIR] [--device cpu|cuda]", file=sys.stderr)
     for name, text in DEMOS.items():
         print(f"  {name:13s} {text}", file=sys.stderr)
     return 2

@@ -23,7 +23,7 @@ from harness.reference.accumulation import ACCUM_GRID
 from harness.reference.comm import start_process_group, stop_process_group
 from harness.reference.config import TrainConfig
 from harness.reference.data import EpochLoader, SuccessorDataset
-from harness.reference.demo.command import DemoError, build_parser, conclude, workplace
+from harness.reference.demo.command import DemoError, build_parser, conclude, lacks_device, workplace
 from harness.reference.demo.processes import fork_ranks
 from harness.reference.hooks import TrainingHooks
 from harness.reference.loop import build_training, train_batch
@@ -40,7 +40,9 @@ def main(argv: Sequence[str]) -> int:
     torch.set_num_threads(1)
     with workplace(options.out) as place:
         try:
-            with fork_ranks(lambda world: sweep(world, place, tuple(options.defect)), RANKS, place / "log") as ranks:
+            with fork_ranks(
+                lambda world: sweep(world, place, options.device, tuple(options.defect)), RANKS, place / "log"
+            ) as ranks:
                 ranks.succeed()
         except DemoError as error:
             return conclude("accumulation", [str(error)])
@@ -52,19 +54,28 @@ def main(argv: Sequence[str]) -> int:
     return conclude("accumulation", judge(losses, exchanges), f"largest difference {worst(losses):.1e}, 1 exchange a step")
 
 
-def sweep(world: World, place: Path, defects: tuple[str, ...]) -> int:
+def sweep(world: World, place: Path, device: str, defects: tuple[str, ...]) -> int:
     """Be one rank: train with each number of micro-batches from the same start, and write down what was seen."""
-    start_process_group(world, f"file://{place}/meeting", timeout_s=60.0, device="cpu")
-    found = {str(count): train(world, count, defects) for count in ACCUM_GRID}
+    if lacks_device(device, world):
+        return 2
+    start_process_group(world, f"file://{place}/meeting", timeout_s=60.0, device=device)
+    found = {str(count): train(world, count, device, defects) for count in ACCUM_GRID}
     (place / f"rank-{world.rank}.json").write_text(json.dumps(found))
     stop_process_group()
     return 0
 
 
-def train(world: World, count: int, defects: tuple[str, ...]) -> dict[str, Any]:
+def train(world: World, count: int, device: str, defects: tuple[str, ...]) -> dict[str, Any]:
     """Train with `count` micro-batches; return the mean loss of every step and the number of exchanges in every step."""
     config = TrainConfig(
-        steps=CURVE_STEPS, global_batch=GLOBAL_BATCH, dropout=0.0, noise=0.0, accumulate=count, defect=defects, width=16
+        steps=CURVE_STEPS,
+        global_batch=GLOBAL_BATCH,
+        dropout=0.0,
+        noise=0.0,
+        accumulate=count,
+        device=device,
+        defect=defects,
+        width=16,
     )
     losses, exchanges = [], []
     with counted_exchanges() as counter:

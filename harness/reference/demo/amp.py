@@ -1,4 +1,4 @@
-"""Float16 with a real GradScaler on the CPU: one batch of 20 overflows, is skipped, and leaves no trace but a smaller scale.
+"""Float16 with a real GradScaler, on the CPU too: one batch of 20 overflows, is skipped, and leaves no trace but a smaller scale.
 
 float16 ends at 65504. The gradients are computed for loss × scale, so that small ones do not vanish; when one of them leaves
 the range, the update is left out, the scale halves, and after a stretch of clean batches it doubles again. What must not happen
@@ -17,7 +17,7 @@ from torch.amp import GradScaler
 from harness.reference.amp import GROWTH_INTERVAL
 from harness.reference.config import TrainConfig
 from harness.reference.data import EpochLoader, SuccessorDataset
-from harness.reference.demo.command import build_parser, conclude, workplace
+from harness.reference.demo.command import build_parser, conclude, lacks_device, workplace
 from harness.reference.hooks import TrainingHooks
 from harness.reference.loop import build_training, train_batch
 from harness.reference.state import Training
@@ -63,9 +63,12 @@ class Batch:
 def main(argv: Sequence[str]) -> int:
     """Run the demo; return its exit code."""
     options = build_parser("amp", format="single").parse_args(argv)
+    if lacks_device(options.device, World()):
+        return 2
     torch.set_num_threads(1)
+    settings = {"device": options.device, "defect": tuple(options.defect)}
     with workplace(options.out) as place:
-        config = TrainConfig(steps=BATCHES, precision="fp16", batches_per_epoch=BATCHES, defect=tuple(options.defect))
+        config = TrainConfig(steps=BATCHES, precision="fp16", batches_per_epoch=BATCHES, **settings)
         batches = train(config)
         print(f"growth interval: {GROWTH_INTERVAL} clean batches; batch {BAD_BATCH} is made to overflow\n")
         rows = [format_row(batch) for batch in batches]

@@ -11,6 +11,11 @@ from pathlib import Path
 
 from harness.reference.defects import check_defects
 from harness.reference.demo import DEMOS
+from harness.reference.devices import BACKENDS, missing_device
+from harness.reference.world import World
+
+# Of losses. On a CPU every sum is made in one order, so there is nothing to tolerate.
+TOLERANCE = {"cpu": 0.0, "cuda": 1e-4}
 
 
 class DemoError(Exception):
@@ -28,6 +33,7 @@ def build_parser(name: str, *, format: str | None = None) -> argparse.ArgumentPa
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="empty or new directory to keep all files in; default: none is kept"
     )
+    parser.add_argument("--device", choices=tuple(BACKENDS), default="cpu", help="where to train; default cpu")
     if format is not None:
 
         def defect(text: str) -> str:
@@ -44,6 +50,14 @@ def build_parser(name: str, *, format: str | None = None) -> argparse.ArgumentPa
             help="plant a mistake into the trainer (defects.py), to see the demo fail: no-optimizer, no-rng, …",
         )
     return parser
+
+
+def lacks_device(name: str, world: World) -> bool:
+    """Return whether this rank cannot train there, and say why. Not before a fork: it asks CUDA."""
+    problem = missing_device(name, world)
+    if problem is not None:
+        print(f"usage error: {problem}", file=sys.stderr, flush=True)
+    return problem is not None
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
 The checkpoint is that of step 10, and every rank is killed by SIGKILL after step 12. The new ranks must do steps 11 and 12 again
 and go on to 20; each rank's own loss, the scale and the learning rate are compared with those of a job that nobody disturbed.
-They must be the same bits: gradients are added up in rank order (see `harness.reference.parallel`), so nothing is tolerated.
+They must be the same bits: gradients are added up in rank order (see `harness.reference.parallel`), so nothing is tolerated. On
+GPUs, some of whose kernels add up in no certain order, 1e-4 is, of losses alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from harness.reference.demo.command import DemoError, build_parser, conclude, workplace
+from harness.reference.demo.command import TOLERANCE, DemoError, build_parser, conclude, workplace
 from harness.reference.demo.ranks import LAUNCHERS, RankLog, kill_job_after, read_log, start_job
 
 RANKS, STEPS, SAVE_AT, KILL_AFTER = 4, 20, 10, 12
@@ -33,14 +34,15 @@ def main(argv: Sequence[str]) -> int:
     )
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
+    job = [*JOB, "--precision", options.precision, "--device", options.device]
     planted = [word for name in options.defect for word in ("--defect", name)]
     with workplace(options.out) as place:
         try:
-            golden, resumed = run_jobs(place, options.launcher, [*JOB, "--precision", options.precision, *planted])
+            golden, resumed = run_jobs(place, options.launcher, [*job, *planted])
         except DemoError as error:
             return conclude("resume", [str(error)])
     print_table(golden, resumed)
-    return verdict(golden, resumed)
+    return verdict(golden, resumed, TOLERANCE[options.device])
 
 
 def run_jobs(place: Path, launcher: str, arguments: Sequence[str]) -> tuple[list[RankLog], list[RankLog]]:
@@ -80,7 +82,7 @@ def print_table(golden: Sequence[RankLog], resumed: Sequence[RankLog]) -> None:
         print(f"{step:4d}  {own.global_loss.hex():>21s}  {other.global_loss.hex():>21s}  {scale:>7s}  {ends}")
 
 
-def first_difference(golden: Sequence[RankLog], resumed: Sequence[RankLog]) -> tuple[int, str] | None:
+def first_difference(golden: Sequence[RankLog], resumed: Sequence[RankLog], tolerance: float = 0.0) -> tuple[int, str] | None:
     """Return the first step at which some rank is off, and in what; None if every rank did every step as it should."""
     for step in RESUMED_STEPS:
         for rank, (own, other) in enumerate(zip(golden, resumed, strict=True)):
@@ -88,22 +90,28 @@ def first_difference(golden: Sequence[RankLog], resumed: Sequence[RankLog]) -> t
                 return step, f"rank {rank} has not done it in both jobs"
             # Of all values and not of the loss alone: a forgotten scaler is seen in the scale long before the loss.
             for name, value in vars(own.rows[step]).items():
-                if (found := getattr(other.rows[step], name)) != value:
+                found = getattr(other.rows[step], name)
+                if found != value and not (name in ("loss", "global_loss") and abs(found - value) <= tolerance):
                     return step, f"{name} on rank {rank}: {value} uninterrupted, {found} resumed"
     return None
 
 
-def verdict(golden: Sequence[RankLog], resumed: Sequence[RankLog]) -> int:
+def verdict(golden: Sequence[RankLog], resumed: Sequence[RankLog], tolerance: float) -> int:
     """Print what holds and what does not; return the exit code."""
     done = {tuple(sorted(log.rows)) for log in resumed}
     checkpoints = {log.checkpoint for log in resumed}
-    found = first_difference(golden, resumed)
+    found = first_difference(golden, resumed, tolerance)
     print()
     if checkpoints != {f"step-{SAVE_AT:08d}"} or done != {tuple(RESUMED_STEPS)}:
         print(f"does not hold: resumed from {checkpoints}, not from the checkpoint of step {SAVE_AT}")
         found = found or (SAVE_AT + 1, "")
     if found is None:
-        print(f"{RANKS} ranks, steps {SAVE_AT + 1} to {STEPS}: every loss, scale and learning rate has the same bits")
+        same = (
+            f"no loss differs by more than {tolerance:g}"
+            if tolerance
+            else "every loss, scale and learning rate has the same bits"
+        )
+        print(f"{RANKS} ranks, steps {SAVE_AT + 1} to {STEPS}: {same}")
         print("RESUME VERIFIED", flush=True)
         return 0
     print(f"does not hold: {found[1]}")

@@ -13,19 +13,16 @@ from pathlib import Path
 
 import torch
 
-from harness.reference.demo.command import DemoError, build_parser, conclude, workplace
+from harness.reference.demo.command import TOLERANCE, DemoError, build_parser, conclude, workplace
 from harness.reference.demo.ranks import RankLog, Row, kill_job_after, read_log, start_job
 
 STEPS, SAVE_EVERY, KILL_AFTER = 24, 4, 10
 LAST_SAVE = KILL_AFTER // SAVE_EVERY * SAVE_EVERY
-TOLERANCE = {"cpu": 0.0, "cuda": 1e-4}  # on a CPU every sum is made in one order, so there is nothing to tolerate
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the demo; return its exit code."""
-    parser = build_parser("resume", format="single")
-    parser.add_argument("--device", choices=tuple(TOLERANCE), default="cpu", help="where to train; default cpu")
-    options = parser.parse_args(argv)
+    options = build_parser("resume", format="single").parse_args(argv)
     torch.set_num_threads(1)
     with workplace(options.out) as place:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from harness.reference.comm import start_process_group, stop_process_group
 from harness.reference.config import TrainConfig
-from harness.reference.demo.command import DemoError, build_parser, conclude, workplace
+from harness.reference.demo.command import DemoError, build_parser, conclude, lacks_device, workplace
 from harness.reference.demo.processes import fork_ranks
 from harness.reference.errors import CheckpointError
 from harness.reference.loop import build_training
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     with workplace(options.out) as place:
         checkpoint = place / f"step-{BATCH:08d}"
         try:
-            with fork_ranks(lambda world: save_and_load(world, place, checkpoint), RANKS, place / "log") as ranks:
+            with fork_ranks(lambda world: save_and_load(world, place, checkpoint, options.device), RANKS, place / "log") as ranks:
                 ranks.succeed()
         except DemoError as error:
             return conclude("sharded checkpoint", [str(error)])
@@ -48,14 +49,16 @@ def main(argv: Sequence[str]) -> int:
     return conclude("sharded checkpoint", problems, f"{RANKS} shards, {len(REFUSALS) - len(problems)} refusals")
 
 
-def save_and_load(world: World, place: Path, checkpoint: Path) -> int:
+def save_and_load(world: World, place: Path, checkpoint: Path, device: str) -> int:
     """Be one rank: save its part of a job's state together with the others, load it, and compare.
 
     Returns:
         The exit code: 0 if every byte is the same.
     """
-    start_process_group(world, f"file://{place}/meeting", timeout_s=60.0, device="cpu")
-    training = build_training(CONFIG, world)
+    if lacks_device(device, world):
+        return 2
+    start_process_group(world, f"file://{place}/meeting", timeout_s=60.0, device=device)
+    training = build_training(replace(CONFIG, device=device), world)
     training.state.batch = training.state.step = BATCH  # as if it had trained that long
     shard = build_shard(training)
     save_sharded(shard, checkpoint, training.state.step)

@@ -368,14 +368,15 @@ def idle():
 
 def broken():
     """The probe has a fault of its own."""
-    probe = sys.modules.get("resume_probe.digests")
-    where = [word for word in sys.argv if word in ("schedules", "rows", "generators")]
+    places = {"schedules": ("content", "_schedules"), "rows": ("digests", "rows"), "generators": ("content", "generators")}
+    module, name = next(places[word] for word in sys.argv if word in places)
+    probe = sys.modules.get(f"resume_probe.{module}")
     if probe is not None:
 
         def fail(*_):
             raise KeyError("planted")
 
-        setattr(probe, where[0], fail)
+        setattr(probe, name, fail)
     plain()
 
 

@@ -1,6 +1,19 @@
 from __future__ import annotations
 
-from histories import attempt, baseline, exited, killed_and_resumed, kinds, only, replace_exits, row, run_of, scenario
+from histories import (
+    KILL,
+    attempt,
+    baseline,
+    exited,
+    fired,
+    killed_and_resumed,
+    kinds,
+    only,
+    replace_exits,
+    row,
+    run_of,
+    scenario,
+)
 
 from harness.oracle.control import control
 from harness.store import Baseline, read_rank_logs, read_records
@@ -91,6 +104,23 @@ def test_a_first_launch_that_fails_by_itself_has_nothing_to_do_with_a_resume(tmp
     run = run_of(attempt(0, 1, 3, path=tmp_path, exits=(exited(0, 1), exited(1, None, "SIGKILL", "peer-died"))))
     finding = only(control(run, baseline()), "not-comparable")
     assert finding.message == "attempt 0 failed before any fault had fired: rank 0 ended with exit code 1"
+
+
+HOLD = "hold rank 0 before rename tmp until rank 1 rename tmp"
+
+
+def test_a_launch_that_fails_by_an_order_of_its_ranks_is_a_failure(tmp_path):
+    exits = (exited(0, 1), exited(1, None, "SIGKILL", "peer-died"))
+    one = attempt(0, 1, 3, path=tmp_path, exits=exits, supervisor=(fired(HOLD, 0, path="tmp"),))
+    finding = only(control(run_of(one, case=scenario((HOLD,))), baseline()), "job-failed")
+    assert (finding.outcome, finding.component, finding.rank, finding.file) == ("FAIL", "process", 0, "tmp")
+    assert f"in which nothing had happened but '{HOLD}'" in finding.message
+
+
+def test_a_launch_to_which_something_else_was_done_has_a_reason_to_fail(tmp_path):
+    supervisor = (fired(HOLD, 0), fired(KILL))
+    one = attempt(0, 1, 3, path=tmp_path, exits=(exited(0, 1), exited(1, 1)), supervisor=supervisor)
+    assert control(run_of(one, case=scenario((HOLD, KILL))), baseline()) == []
 
 
 def test_writes_that_escaped_the_gate_make_a_case_inconclusive():

@@ -197,3 +197,53 @@ def test_a_rotated_checkpoint_is_not_owed_when_the_newer_ones_are_damaged_later(
         refused.supervisor.insert(0, damaged)
     end_files(run, 1).clear()
     assert retention(run, baseline()) == []
+
+
+def left_behind(**files):
+    """A foreign job whose uninterrupted run keeps the last two checkpoints, and what stands there after its resume."""
+    run = killed_and_resumed()
+    listing = end_files(run, 1)
+    listing.clear()
+    listing.update(files_of(20) | files_of(24) | files)
+    return run_of(*run.attempts, case=foreign_workload(scenario()))
+
+
+KEEPS_TWO = replace(baseline(), files={path: tuple(content) for path, content in (files_of(20) | files_of(24)).items()})
+
+
+def test_a_foreign_job_removes_after_a_resume_what_its_uninterrupted_run_removes():
+    assert retention(left_behind(), KEEPS_TWO) == []
+    finding = only(retention(left_behind(**files_of(12)), KEEPS_TWO), "retention")
+    assert (finding.file, finding.attempt, finding.component) == (name_of(12), 1, "checkpoint-files")
+    assert "the uninterrupted run had removed it (1 such)" in finding.message
+
+
+def test_what_was_never_saved_or_is_kept_anyway_is_not_left_behind():
+    assert retention(left_behind(**{"notes.txt": [1, "x"]}), KEEPS_TWO) == []
+    assert retention(left_behind(**files_of(12)), replace(baseline(), files=None)) == []
+    everything = {path: (1, "x") for batch in range(4, 25, 4) for path in files_of(batch)}
+    assert retention(left_behind(**files_of(12)), replace(baseline(), files=everything)) == []
+
+
+def test_removing_follows_a_save_and_what_is_damaged_is_nobody_s():
+    run = left_behind(**files_of(12))
+    run.attempts[1].supervisor[:] = [r for r in run.attempts[1].supervisor if r["event"] != "committed"]
+    assert retention(run, KEEPS_TWO) == []
+    run = left_behind(**files_of(12))
+    hit = {"event": "damaged", "fault": "truncate newest to 50%", "path": name_of(12), "checkpoint": name_of(12)}
+    run.attempts[1].supervisor.insert(0, hit)
+    assert retention(run, KEEPS_TWO) == []
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_a_job_that_fails_may_have_replaced_the_last_one_without_a_word(newer):
+    run = killed_and_resumed()
+    run = run_of(*run.attempts, case=foreign_workload(scenario()))
+    last = run.attempts[1]
+    for log in last.ranks.values():
+        log.records[:] = [r for r in log.records if r["event"] != "end"]
+    last.supervisor[:] = [r for r in last.supervisor if not (r["event"] == "committed" and r["step"] == 24)]
+    end_files(run, 1).pop(name_of(20))
+    if not newer:
+        end_files(run, 1).pop(name_of(24))
+    assert ("last-good-lost" in kinds(retention(run, baseline()))) is not newer

@@ -32,6 +32,10 @@ def digests(model, optimizer):
         # An optimizer that was not restored is as it was in the beginning; that tells nothing.
         (digests("x", 0), (50, 51), [], (4, "data")),
         (digests("x", 0), (7,), [], (0, "optimizer")),
+        # All but the weights was restored.
+        (digests(0, 4), (50, 51), ["step-4"], (4, "optimizer")),
+        (digests(0, "x"), (50, 51), ["step-4"], (4, "checkpoint")),
+        (digests(0, "x"), (10, 11), ["step-4"], (0, "model")),
         # A checkpoint was looked at and passed over.
         (digests(0, 0), (10, 11), ["step-4"], (0, "model+optimizer")),
         # The position was restored, and nothing else.

@@ -1,14 +1,27 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
+import threading
+from concurrent.futures import Future
 
+import numpy as np
 import pytest
 import torch
 
 from harness.reference import atomic
-from harness.reference.atomic import HashingWriter, atomic_save, make_directory, naming, read_payload, write_payload
+from harness.reference.atomic import (
+    PARALLEL_BYTES,
+    WRITE_BACK_BYTES,
+    HashingWriter,
+    atomic_save,
+    make_directory,
+    naming,
+    read_payload,
+    write_payload,
+)
 from harness.reference.errors import CheckpointError
 
 PAYLOAD = {"schema": "ckpt.v1", "weights": torch.arange(3000, dtype=torch.float32), "step": 3}
@@ -141,6 +154,112 @@ def test_make_directory_makes_all_above(tmp_path):
     make_directory(tmp_path / "a/b/c")
     make_directory(tmp_path / "a/b/c")
     assert (tmp_path / "a/b/c").is_dir()
+
+
+class HeldPool:
+    """A pool whose one thread does nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting = []
+        self.submitted = threading.Event()
+
+    def submit(self, action, argument):
+        future = Future()
+        self.waiting.append((future, action, argument))
+        self.submitted.set()
+        return future
+
+    def work(self) -> None:
+        while self.waiting:
+            future, action, argument = self.waiting.pop(0)
+            future.set_result(action(argument))
+
+
+def where(data: np.ndarray) -> tuple[int, int]:
+    return data.ctypes.data, data.ctypes.data + data.nbytes
+
+
+def test_writing_does_not_wait_for_the_hash_of_memory_that_lasts():
+    pool, file, lasting = HeldPool(), io.BytesIO(), np.arange(3 * PARALLEL_BYTES, dtype=np.uint8)
+    writer = HashingWriter(file, pool, [where(lasting)])
+    small = bytearray(b"before")
+    writer.write(small)
+    writer.write(memoryview(lasting)[:PARALLEL_BYTES])
+    small[:] = b"after."
+    writer.write(small)
+    small[:] = b"reused"  # as torch and the buffer in front do
+    writer.write(memoryview(lasting)[PARALLEL_BYTES:])
+    assert [len(argument) for _, _, argument in pool.waiting] == [PARALLEL_BYTES, 6, 2 * PARALLEL_BYTES]
+    written = b"before" + lasting[:PARALLEL_BYTES].tobytes() + b"after." + lasting[PARALLEL_BYTES:].tobytes()
+    assert file.getvalue() == written
+    pool.work()
+    assert writer.sha256() == hashlib.sha256(written).hexdigest()
+
+
+@pytest.mark.parametrize("beyond", ["start", "end"])
+def test_memory_that_does_not_last_is_hashed_before_it_is_given_back(beyond):
+    pool, file, data = HeldPool(), io.BytesIO(), np.ones(2 * PARALLEL_BYTES, dtype=np.uint8)
+    start, end = where(data)
+    writer = HashingWriter(file, pool, [(start + 1, end) if beyond == "start" else (start, end - 1)])
+    thread = threading.Thread(target=lambda: (writer.write(data), data.fill(2)))
+    thread.start()
+    assert pool.submitted.wait(60)
+    thread.join(0.05)
+    assert thread.is_alive()
+    pool.work()
+    thread.join(60)
+    assert writer.sha256() == hashlib.sha256(file.getvalue()).hexdigest()
+    assert set(file.getvalue()) == {1}
+
+
+def test_only_tensors_in_the_memory_of_this_machine_last():
+    large, small = torch.zeros(PARALLEL_BYTES), torch.zeros(10)
+    elsewhere = torch.zeros(PARALLEL_BYTES, device="meta")  # stands for a GPU: `torch.save` writes a copy that it then drops
+    payload = {"a": [large[10:], small], "b": (elsewhere, {"c": torch.nn.Parameter(large)}), "d": "text", "e": None}
+    address = large.untyped_storage().data_ptr()
+    assert list(atomic._memory_of(payload)) == [(address, address + 4 * PARALLEL_BYTES)] * 2
+
+
+def test_a_large_payload_is_hashed_as_it_was_written(tmp_path):
+    whole = torch.arange(3 * PARALLEL_BYTES, dtype=torch.int32)
+    payload = {
+        "view": whole[5:],
+        "whole": whole,
+        "odd": torch.arange(PARALLEL_BYTES + 7, dtype=torch.uint8),
+        "small": torch.zeros(3),
+    }
+    size, sha256 = atomic_save(payload, tmp_path / "a.pt")
+    data = (tmp_path / "a.pt").read_bytes()
+    assert (size, sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    loaded = read_payload(tmp_path / "a.pt")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in payload.items())
+
+
+def test_the_disk_begins_while_there_is_still_something_to_write(tmp_path, monkeypatch):
+    told = []
+    real = os.posix_fadvise
+
+    def posix_fadvise(descriptor, start, size, advice):
+        told.append((start, size, advice, os.fstat(descriptor).st_size))
+        real(descriptor, start, size, advice)
+
+    monkeypatch.setattr(os, "posix_fadvise", posix_fadvise)
+    size, _ = atomic_save({"large": [torch.zeros(WRITE_BACK_BYTES // 8) for _ in range(5)]}, tmp_path / "a.pt")
+    starts = [start for start, *_ in told]
+    ends = [start + length for start, length, *_ in told]
+    assert len(told) == 2
+    assert starts == [0, *ends[:-1]]
+    assert ends == [written for *_, written in told]
+    assert ends[0] >= WRITE_BACK_BYTES
+    assert ends[-1] < size
+    assert {advice for _, _, advice, _ in told} == {os.POSIX_FADV_DONTNEED}
+
+
+def test_where_the_kernel_cannot_be_asked_nothing_is_missing(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "posix_fadvise")
+    payload = {"large": torch.ones(WRITE_BACK_BYTES)}
+    atomic_save(payload, tmp_path / "a.pt")
+    assert torch.equal(read_payload(tmp_path / "a.pt")["large"], payload["large"])
 
 
 @pytest.mark.parametrize("failing", ["file", "directory"])

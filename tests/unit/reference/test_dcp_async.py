@@ -151,3 +151,44 @@ def test_the_copy_in_memory_is_a_copy(tmp_path, gate):
     form.finish(wait=True)
     form.load(training, tmp_path / "step-00000004")
     assert values(training) == {4.0}
+
+
+def test_the_memory_of_the_copy_is_kept_and_what_grows_is_copied_anew(tmp_path, monkeypatch):
+    staged = []
+    real = dcp_async.async_save
+
+    def async_save(state, *, async_stager, **more):
+        stage = async_stager.stage
+        with monkeypatch.context() as watched:
+            watched.setattr(async_stager, "stage", lambda state: staged.append(stage(state)) or staged[-1])
+            return real(state, async_stager=async_stager, **more)
+
+    monkeypatch.setattr(dcp_async, "async_save", async_save)
+    training, form = job(tmp_path)
+    for number in (4, 8, 12):
+        move_on(training, number)
+        training.state.loss_history.extend([0.5] * 50 * number)
+        form.save(training, tmp_path / f"step-{number:08d}")
+        form.finish(wait=True)
+    for part in ("model", "ema"):
+        for name in staged[0][part]:
+            assert len({one[part][name].untyped_storage().data_ptr() for one in staged}) == 1, name
+    assert len({one["small"].numel() for one in staged}) == 3
+    for number in (4, 8, 12):
+        form.load(training, tmp_path / f"step-{number:08d}")
+        assert values(training) == {float(number)}
+        assert training.state.batch == number
+
+
+def test_memory_that_is_still_being_written_is_not_overwritten(tmp_path, gate):
+    training, form = job(tmp_path)
+    move_on(training, 4)
+    form.save(training, tmp_path / "step-00000004")
+    move_on(training, 8)
+    with pytest.raises(RuntimeError, match=r"step-00000004 is still being written, so .*step-00000008 cannot be"):
+        form.save(training, tmp_path / "step-00000008")
+    gate.set()
+    form.finish(wait=True)
+    form.load(training, tmp_path / "step-00000004")
+    assert values(training) == {4.0}
+    assert form.find(tmp_path) == [tmp_path / "step-00000004"]

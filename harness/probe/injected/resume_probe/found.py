@@ -26,9 +26,9 @@ class Found:
     def __init__(self, plain: Callable[[str], str] = str) -> None:
         # By type, not by isinstance: that asks an object for its __class__, which lazy modules answer by importing.
         everything = [(one, type(one)) for one in gc.get_objects()]
-        optimizers = [one for one, kind in everything if issubclass(kind, Optimizer) and not _wraps(one)]
-        owned = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
         modules = [one for one, kind in everything if issubclass(kind, torch.nn.Module)]
+        optimizers = _training([one for one, kind in everything if issubclass(kind, Optimizer) and not _wraps(one)], modules)
+        owned = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
         owners = _owners(modules, owned)
         inner = {id(child) for one in owners for child in _children(one)}
         roots = sorted((one for one in owners if id(one) not in inner), key=_order_of_module)
@@ -36,12 +36,19 @@ class Found:
         schedulers = [one for one, kind in everything if issubclass(kind, LRScheduler)]
         scalers = [one for one, kind in everything if kind.__name__.endswith("GradScaler") and hasattr(kind, "is_enabled")]
         self._owners = {id(one): weakref.ref(one) for one in owners}
+        self._averages = [weakref.ref(one) for one in _like(roots, modules, owned)]
         self._roots = [weakref.ref(one) for one in roots]
-        self._optimizers = [weakref.ref(one) for one in optimizers]
+        self._optimizers: list[weakref.ref[Optimizer]] = [weakref.ref(one) for one in optimizers]
         self._schedulers = [weakref.ref(one) for one in sorted(schedulers, key=lambda one: type(one).__name__)]
+        # Of ZeRO the inner optimizer of each rank has some of the parameters only.
+        self.is_partial = any(
+            any(held is inner for held in vars(outer).values()) and _num_parameters(inner) < _num_parameters(outer)
+            for outer in optimizers
+            for inner in optimizers
+        )
         self._scalers = [weakref.ref(one) for one in scalers]
         # FSDP2 puts whole parameters in the place of its own for as long as a module is gathered: those that are trained count.
-        self._trained = {
+        self._trained: dict[str, weakref.ref[torch.Tensor]] = {
             f"{number}.{plain(name)}": weakref.ref(value)
             for number, root in enumerate(roots)
             for name, value in root.named_parameters()
@@ -73,6 +80,28 @@ class Found:
         return _alive(self._roots)
 
     @property
+    def averages(self) -> list[torch.nn.Module]:
+        """The outermost modules whose parameters are shaped like those of a trained one, and which are not trained."""
+        return _alive(self._averages)
+
+    def shapes(self) -> set[tuple[tuple[int, ...], ...]]:
+        """Of the parameters of each trained model, and of parameters and buffers together, sorted."""
+        found = set()
+        for root in self.roots:
+            parameters = [tuple(one.shape) for one in root.parameters()]
+            found |= {tuple(sorted(parameters)), tuple(sorted([*parameters, *(tuple(one.shape) for one in root.buffers())]))}
+        return found - {()}
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All that belong to models, averages and optimizers: they are known without a name of a variable."""
+        found = [one for module in (*self.roots, *self.averages) for one in (*module.parameters(), *module.buffers())]
+        for optimizer in self.optimizers:
+            states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+            found += [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+            found += [one for group in optimizer.param_groups for one in group["params"]]
+        return found + [one.grad for one in found if one.requires_grad and one.grad is not None]
+
+    @property
     def optimizers(self) -> list[Optimizer]:
         """Those that do the work, not what wraps them."""
         return _alive(self._optimizers)
@@ -92,6 +121,16 @@ def _alive(references: list[weakref.ref[Any]]) -> list[Any]:
     return [one for reference in references if (one := reference()) is not None]
 
 
+def _training(optimizers: list[Optimizer], modules: list[torch.nn.Module]) -> list[Optimizer]:
+    """Those that have a parameter of a living module: one that was unpickled with a scheduler drives nothing.
+
+    All of them where none has: parameters need no module.
+    """
+    held = {id(p) for one in modules for p in (one.__dict__.get("_parameters") or {}).values()}
+    found = [one for one in optimizers if any(id(p) in held for group in one.param_groups for p in group["params"])]
+    return found or optimizers
+
+
 def _owners(modules: list[torch.nn.Module], owned: set[int]) -> list[torch.nn.Module]:
     """The modules that hold one of these parameters, or a module that does; each is looked at once."""
     parents: dict[int, list[torch.nn.Module]] = {}
@@ -105,6 +144,25 @@ def _owners(modules: list[torch.nn.Module], owned: set[int]) -> list[torch.nn.Mo
         found |= new
         waiting += new
     return [one for one in modules if id(one) in found]
+
+
+def _like(roots: list[torch.nn.Module], modules: list[torch.nn.Module], owned: set[int]) -> list[torch.nn.Module]:
+    """The outermost modules that no optimizer has, with as many parameters, of the same shapes, as a root."""
+    wanted = {tuple(sorted(tuple(p.shape) for p in root.parameters())) for root in roots} - {()}
+    # To look at the parameters of every module of a large model would take long: their number comes first.
+    counts = {len(shapes) for shapes in wanted}
+    trained = {id(module) for root in roots for module in root.modules()}
+    found = []
+    for one in modules:
+        if id(one) in trained or not one.__dict__.get("_modules", one.__dict__.get("_parameters")):
+            continue
+        parameters = list(one.parameters())
+        if len(parameters) not in counts or owned & {id(p) for p in parameters}:
+            continue
+        if tuple(sorted(tuple(p.shape) for p in parameters)) in wanted:
+            found.append(one)
+    inner = {id(child) for one in found for child in one.modules() if child is not one}
+    return sorted((one for one in found if id(one) not in inner), key=_order_of_module)
 
 
 def _children(module: torch.nn.Module) -> list[torch.nn.Module]:
@@ -122,3 +180,7 @@ def _order_of_module(module: torch.nn.Module) -> tuple[str, int]:
 
 def _order_of_optimizer(optimizer: Optimizer) -> tuple[str, int]:
     return type(optimizer).__name__, sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+
+
+def _num_parameters(optimizer: Optimizer) -> int:
+    return sum(len(group["params"]) for group in optimizer.param_groups)

@@ -15,6 +15,23 @@ from dataclasses import dataclass, field
 _MATCHES = (("model", "optimizer"), ("model",))
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """A batch that was saved in its middle, between two of the micro-batches that it is accumulated of.
+
+    Attributes:
+        micro: how many of them were done; 0 for none.
+        losses: of these.
+        samples: of these.
+        gradients: digest of what they had accumulated.
+    """
+
+    micro: int = 0
+    losses: tuple[float, ...] = ()
+    samples: tuple[int, ...] = ()
+    gradients: str = ""
+
+
 @dataclass
 class Golden:
     """Of one rank.
@@ -24,6 +41,7 @@ class Golden:
         steps: batches done → optimizer updates done.
         samples: batch → its samples.
         saves: batches done → name of the checkpoint that was saved then.
+        unfinished: batches done → what was saved in the middle of the next one, in order.
         earlier: (batches done, digests) of the attempts before this one, where they saved, loaded and ended.
         world_size: number of ranks.
     """
@@ -32,6 +50,7 @@ class Golden:
     steps: dict[int, int] = field(default_factory=lambda: {0: 0})
     samples: dict[int, tuple[int, ...]] = field(default_factory=dict)
     saves: dict[int, str] = field(default_factory=dict)
+    unfinished: dict[int, list[Unfinished]] = field(default_factory=dict)
     earlier: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     world_size: int = 0
 
@@ -52,14 +71,16 @@ class Golden:
         read = [names[name] for name in opened if name in names]
         if read and self._goes_on_with_data(read[-1], samples) and self._is_fresh(digests):
             return read[-1], "checkpoint"  # the position was restored, and nothing else
+        by_optimizer = [done for done, state in self.states.items() if _agree(state, digests, ("optimizer",))]
         for components in _MATCHES:
             found = [done for done, state in self.states.items() if _agree(state, digests, components)]
+            if components == ("model",) and found == [0] and self._went_on(by_optimizer, read, samples):
+                break  # all but the weights was restored: they are as they were in the beginning
             if found:
                 return max(found, key=lambda done: self._likeness(done, digests, opened)), "+".join(components)
             wrong = [done for done, state in self.earlier if _agree(state, digests, components)]
             if wrong:
                 return wrong[-1], "+".join(components)
-        by_optimizer = [done for done, state in self.states.items() if _agree(state, digests, ("optimizer",))]
         if any(by_optimizer):  # an empty one is not what tells that a job has begun anew
             return max(by_optimizer, key=lambda done: self._likeness(done, digests, opened)), "optimizer"
         if read:
@@ -68,6 +89,26 @@ class Golden:
         if same:
             return same[0] - 1, "data"
         return 0, "optimizer" if by_optimizer else "nothing"
+
+    def unfinished_at(self, done: int, pending: Mapping[str, str], samples: Sequence[int]) -> Unfinished:
+        """In the middle of which batch a resumed process goes on: told by its gradients, else by its samples.
+
+        A process that begins such a batch anew is in the middle of none.
+        """
+        several = self.unfinished.get(done, [])
+        for one in several:
+            if one.gradients and one.gradients == pending.get("gradients"):
+                return one
+        following = self.samples.get(done + 1, ())
+        if not samples or following[: len(samples)] == tuple(samples):
+            return Unfinished()
+        for one in several:
+            if following[len(one.samples) :][: len(samples)] == tuple(samples):
+                return one
+        return Unfinished()
+
+    def _went_on(self, by_optimizer: Sequence[int], read: Sequence[int], samples: Sequence[int]) -> bool:
+        return any(by_optimizer) or bool(read and self._goes_on_with_data(read[-1], samples))
 
     def _goes_on_with_data(self, done: int, samples: Sequence[int]) -> bool:
         following, first = self.samples.get(done + 1, ()), self.samples.get(1, ())
@@ -139,6 +180,11 @@ def read_golden(folder: str, rank: int) -> Golden:
                 golden.samples[done] = tuple(record.get("samples", ()))
             elif event == "state" and record.get("moment") in ("next", "end"):
                 golden.states.setdefault(done, record["digests"])
+            elif event == "state" and record.get("micro"):
+                losses = tuple(float.fromhex(text) if "0x" in text else float(text) for text in record["losses"])
+                held = record["digests"].get("gradients", "")
+                one = Unfinished(record["micro"], losses, tuple(record["samples"]), held)
+                golden.unfinished.setdefault(done, []).append(one)
             elif event == "save" and record.get("moment") == "end":
                 golden.saves[record.get("batch", done)] = record["checkpoint"]
     return golden

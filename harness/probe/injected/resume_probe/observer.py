@@ -26,12 +26,17 @@ import resume_probe
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import digests
+from . import digests, memory
+from .attributes import Attributes
+from .content import content, gradients, plain_name, values
 from .found import Found
-from .golden import Golden, read_earlier, read_golden
+from .golden import Golden, Unfinished, read_earlier, read_golden
 from .log import Log, hex_of
 from .saves import Saves
+from .whole import whole
 
+# What tells where a job began without a doubt.
+_SURE = "model+optimizer"
 _FACTORS = {"overflow": 1e5, "nan": math.nan, "nonfinite-grad": math.inf, "spike": 1000.0}
 
 
@@ -71,8 +76,11 @@ class Observer:
         self._process = os.getpid()
         self._thread = 0
         self._golden_folder = golden
+        self._told_by = ""
         self._golden = Golden()
         self._found: Found | None = None
+        self._attributes = Attributes()
+        self._memory = memory.Memory()
         self._inside: weakref.ref[torch.nn.Module] | None = None
         self._begun = False
         self._over = False
@@ -85,6 +93,7 @@ class Observer:
         self._looked = -1  # the batch before which it was looked around last
         self._dirty = False  # a save has happened since the state was last written down
         self._saved_at = (0, 0)
+        self._background = False  # the current save was seen to begin in another thread: when, is chance
         self._faults: list[dict[str, Any]] = json.loads(os.environ.get("HARNESS_NUMERIC_FAULTS") or "[]")
         self._saves = Saves(root, self._save_begins, lambda: self._saved_at[0] != self._batch, self._save_ends, self.fail)
 
@@ -144,7 +153,7 @@ class Observer:
 
     def _look(self) -> Found:
         self.stale = False
-        self._found = Found(digests.plain_name)
+        self._found = Found(plain_name)
         return self._found
 
     @_careful
@@ -245,8 +254,10 @@ class Observer:
         if self._saves.name and self.log.world_size == 1 and self._saves.quiet():
             self._save_ends()
         if self._dirty or not self._golden_folder:
+            self._write_state("next", all_of_it=self._dirty)
             self._dirty = False
-            self.log.write("state", moment="next", step=self._step, digests=self._digests())
+        if figures := self._memory.after(self._batch):
+            self.log.write("memory", batch=self._batch, **figures)
 
     def _start(self, taken: Sequence[int]) -> None:
         self._begun, self._thread = True, threading.get_ident()
@@ -256,29 +267,50 @@ class Observer:
             return
         facts = {"python": platform.python_version(), "torch": torch.__version__, "arguments": arguments}
         self.log.write("start", world_size=self.log.world_size, pid=os.getpid(), **facts)
-        found, by = self._digests(), "start"
-        opened = list(self._saves.opened)
+        state, by = self._state(all_of_it=True, attributes=True), "start"
+        found, opened, unfinished = state["digests"], list(self._saves.opened), Unfinished()
         if self._golden_folder:
             self._golden = read_golden(self._golden_folder, self.log.rank)
             self._golden.earlier = read_earlier(self.log.folder, self.log.rank)
             self._batch, by = self._golden.position(found, taken, opened)
             self._step = self._golden.steps.get(self._batch, self._batch)
+            unfinished = self._golden.unfinished_at(self._batch, self._pending(), taken)
         self._saves.loading = False
         name = self._golden.saves.get(self._batch) or (opened[-1] if opened else None)
+        self._told_by = by
         more: dict[str, object] = {"skipped": [], "world_size_saved": None, "told_by": by}
         self.log.write("resume", step=self._step, batch=self._batch, checkpoint=name, **more)
-        self.log.write("state", moment="load", step=self._step, digests=found)
+        if unfinished.micro:
+            # The rest of a batch that was saved in its middle: its losses and samples go on from there.
+            self._losses = [torch.tensor(value, dtype=torch.float64) for value in unfinished.losses]
+            self._samples = [*unfinished.samples, *self._samples]
+            state = {"micro": unfinished.micro, **state, "digests": {**found, **self._pending()}}
+        self.log.write("state", moment="load", step=self._step, **state)
         self._saved_at = (self._batch, self._step)
+        self._memory.begun(self._batch)
 
-    def _digests(self) -> dict[str, str]:
+    def _state(self, *, all_of_it: bool, attributes: bool) -> dict[str, Any]:
+        """The fields of a `state` record.
+
+        Args:
+            all_of_it: with a digest per part, and what can be compared over a change of the number of ranks.
+            attributes: with what is held outside of models, optimizers and the like.
+        """
         found = self._found or self._look()
-        return {
-            **digests.models(found),
-            **digests.optimizers(found),
-            **digests.schedules(found.schedulers, found.optimizers),
-            **digests.scalers(found.scalers),
-            **digests.generators(),
-        }
+        parts = content(found)
+        read = digests.of_parts(parts)
+        fields: dict[str, Any] = {"digests": digests.of_components(read), "values": values(parts)}
+        if all_of_it:
+            fields |= {"parts": digests.briefly(read), **whole(parts, found.is_partial)}
+        return fields | (self._attributes.news(found) if attributes else {})
+
+    def _write_state(self, moment: str, *, all_of_it: bool, attributes: bool = True) -> None:
+        self.log.write("state", moment=moment, step=self._step, **self._state(all_of_it=all_of_it, attributes=attributes))
+
+    def _pending(self) -> dict[str, str]:
+        """`gradients`, where some have been accumulated."""
+        held = gradients(self._found or self._look())
+        return {"gradients": digests.digest(held)} if held else {}
 
     def _batch_done(self, tag: str, reason: str | None, rates: list[float]) -> None:
         if not self._begun:
@@ -313,20 +345,37 @@ class Observer:
         if not self._begun or self.off:
             self._saves.taken()
             return
-        self._saved_at, self._dirty = (self._batch, self._step), True
-        if self._golden_folder and self._thread == threading.get_ident() and self._found is not None:
+        self._dirty = True
+        if self._saves.goes_on:
+            self._write_save("begin", *self._saved_at, self._golden.saves.get(self._saved_at[0], name))
+            return
+        self._saved_at = (self._batch, self._step)
+        micro = len(self._losses)
+        if (self._golden_folder or micro) and self._thread == threading.get_ident() and self._found is not None:
             # In case it has gone wrong: a kill in this save may leave what the uninterrupted run never had.
-            saved = {**digests.models(self._found), **digests.optimizers(self._found)}
-            self.log.write("state", moment="saving", step=self._step, digests=saved)
+            self._write_saving(micro)
+        self._background = threading.get_ident() != self._thread
         name = self._golden.saves.get(self._batch, name)
-        self.log.write("save", moment="begin", step=self._step, batch=self._batch, checkpoint=name)
+        self._write_save("begin", self._batch, self._step, name)
+
+    def _write_save(self, moment: str, batch: int, step: int, name: str) -> None:
+        more = {"background": True} if self._background else {"pointer": True} if self._saves.pointer else {}
+        self.log.write("save", moment=moment, step=step, batch=batch, checkpoint=name, **more)
+
+    def _write_saving(self, micro: int) -> None:
+        state = self._state(all_of_it=True, attributes=False)
+        if micro:
+            losses = [hex_of(float(one)) for one in self._losses]
+            state = {"micro": micro, "losses": losses, "samples": list(self._samples), **state}
+            state["digests"] |= self._pending()
+        self.log.write("state", moment="saving", step=self._step, **state)
 
     def _save_ends(self) -> None:
         """All that was written since `save begin` is complete: every rank has done another batch, or there is one rank."""
         batch, step = self._saved_at
         name = self._saves.taken()
         name = self._golden.saves.get(batch, name)
-        self.log.write("save", moment="end", step=step, batch=batch, checkpoint=name)
+        self._write_save("end", batch, step, name)
 
     @_careful
     def end(self) -> None:
@@ -349,15 +398,18 @@ class Observer:
         # What nobody refers to any more may still be there, or not: that is chance.
         gc.collect()
         if self._found is not None and self._found.complete():
-            self.log.write("state", moment="end", step=self._step, digests=self._digests())
+            self._write_state("end", all_of_it=True)
         self.log.write("end", step=self._step, batches=self._batch)
         if self.log.rank == 0 and not self._golden_folder:
             self._write_imports()
 
     def _leaves_early(self) -> bool:
-        """Whether less is done than the uninterrupted run did, on as many ranks: after a SIGTERM, say, that was answered."""
+        """Whether less is done than the uninterrupted run did, on as many ranks: after a SIGTERM, say, that was answered.
+
+        Where it is not sure where the job began, less may be all that it had planned.
+        """
         same = bool(self._golden_folder) and self.log.world_size == self._golden.world_size
-        return same and self._batch < self._golden.last
+        return same and self._told_by == _SURE and self._batch < self._golden.last
 
     def _is_failing(self) -> bool:
         """Whether an exception or an exit code other than 0 ends this process."""

@@ -22,6 +22,10 @@ _LOGS = re.compile(r"(\.log|\.csv|\.jsonl|\.md|\.lock|\.html|\.png|\.py)$|tfeven
 # Text may be a checkpoint, a configuration, or figures for people: by its name, where no save is under way.
 _TEXTS = re.compile(r"\.(txt|json|ya?ml)([-_.](tmp|temp|partial|new))?$")
 _STATE = re.compile(r"ckpt|checkpoint|state|model|weights|step|epoch|resume|snapshot", re.IGNORECASE)
+# What says which checkpoint counts, and is none itself.
+_POINTERS = re.compile(
+    r"^[._]?(latest|last|current|newest|tracker|pointer|checkpoint)[\w-]*(\.(txt|json))?(\.tmp)?$", re.IGNORECASE
+)
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 
@@ -51,7 +55,12 @@ class Saves:
         self.name = ""
         self.pending = 0
         self.busy = False
+        self.pointer = False  # all that was written of it so far says which checkpoint counts
+        self.goes_on = False  # what begins now is the rest of the save before, of which it has written no file yet
         self._elsewhere = False
+        self._writers: set[threading.Thread] = set()
+        self._of_last: tuple[str, set[str]] = ("", set())
+        self._promised = False  # by `async_save`, whose future says when it is done
         self._serialised = False  # in this batch, into memory: what is written next is a save, whatever its name
         self._main = threading.get_ident()
         sys.addaudithook(self._heard)
@@ -61,9 +70,14 @@ class Saves:
         when_imported("safetensors.numpy", lambda: self._patch_safetensors("safetensors.numpy"))
 
     def quiet(self) -> bool:
-        """Whether nothing of the current save has been written in the background since the last call."""
+        """Whether nothing of the current save is being written in the background any more.
+
+        Of `async_save` its future tells; of a thread of the trainer's own its end. One that lives on may be about to write more.
+        """
         elsewhere, self._elsewhere = self._elsewhere, False
-        return not elsewhere and self.pending == 0
+        if self._promised or not self._writers:
+            return not elsewhere and self.pending == 0
+        return not any(thread.is_alive() for thread in self._writers)
 
     def batch_done(self) -> None:
         """What was serialised before is no matter of what is written from now on."""
@@ -127,12 +141,26 @@ class Saves:
             return
         self.busy = True  # what is done to write this down is not a save
         try:
-            self._elsewhere = self._elsewhere or threading.get_ident() != self._main
+            if threading.get_ident() != self._main:
+                self._elsewhere = True
+                self._writers = {one for one in self._writers if one.is_alive()} | {threading.current_thread()}
             if self.name and _top(inside) != self.name and self._moved_on() and self.pending == 0:
                 self._ended()
+            if self.pointer and _top(inside) != self.name and not _TEXTS.search(inside) and not self._moved_on():
+                if threading.get_ident() == self._main:
+                    self.name = _top(inside)  # the pointer came first; what it points to is the checkpoint
+                else:
+                    self._ended()  # the pointer was to another one
+                self.pointer = False
             if not self.name and (not _TEXTS.search(inside) or _STATE.search(inside)):
                 self.name = _top(inside)
+                name, written = self._of_last
+                self.goes_on = self._elsewhere and name == self.name and inside not in written
+                self._of_last = (self.name, set())
+                self.pointer = bool(_POINTERS.search(inside))
                 self._began(self.name)
+            if self.name and _top(inside) == self._of_last[0]:
+                self._of_last[1].add(inside)
         finally:
             self.busy = False
 
@@ -205,6 +233,7 @@ class Saves:
         @functools.wraps(real)
         def async_save(*args: Any, **kwargs: Any) -> Any:
             answer = real(*args, **kwargs)
+            self._promised = True
             future = getattr(answer, "upload_completion", answer)
             self.pending += 1
             future.add_done_callback(lambda _: setattr(self, "pending", self.pending - 1))

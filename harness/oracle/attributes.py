@@ -1,0 +1,169 @@
+"""What a job holds in variables and plain attributes is, after a resume, what it was: averages, generators, counters, patience.
+
+Holds when, of a job that is watched from inside, on the uninterrupted run's number of ranks: every set of tensors that is shaped
+like the parameters and moves with every batch, as an average of the weights does, is after the load what it is in the
+uninterrupted run at the same batch, or soon becomes it. Of other copies of the weights, of generators and of plain values the
+same is asked only where the losses, the data or the number of batches tell that something is missing: a running mean for people
+to read may well begin anew, and a buffer for copies be empty, and then it is the cause of nothing.
+
+Does not verify: names that one of the two runs does not have at that moment; values that two undisturbed runs do not share; what
+no variable or attribute leads to; other trainers than those watched from inside.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.oracle.completion import completion
+from harness.oracle.data import data
+from harness.oracle.finding import Finding, fail
+from harness.oracle.history import History, Resume
+from harness.oracle.loss import loss
+from harness.oracle.state import is_probed, same_bits
+from harness.store import AttemptRun, Baseline, RankLog, Run
+
+_ORACLE = "attributes"
+_COMPONENTS = {"averages": "ema", "generators": "rng.generators", "attributes": "counters"}
+_NAMED = 3
+_MOVES = 0.5
+AVERAGE = "the average "
+
+
+@dataclass(frozen=True)
+class Held:
+    """What was held at one moment.
+
+    Attributes:
+        batch: batches done.
+        moment: `load`, `next` or `end`.
+        values: field of the record → name → value or digest.
+    """
+
+    batch: int
+    moment: str
+    values: dict[str, dict[str, str]]
+
+
+def attributes(run: Run, baseline: Baseline) -> list[Finding]:
+    """Compares what is held after each load with the uninterrupted run."""
+    if not is_probed(run):
+        return []
+    history = History(run)
+    findings = []
+    for attempt in run.attempts[1:]:
+        for resume in history.resumes[attempt.index]:
+            if resume.name and same_bits(run, baseline, attempt, resume.rank):
+                findings += _of_rank(attempt, baseline, resume)
+    kept = [one for one in findings if one.component == "ema" and one.message.startswith(AVERAGE)]
+    # Costly, and only asked where there is something to explain.
+    return findings if len(kept) < len(findings) and _is_felt(run, baseline) else kept
+
+
+def _is_felt(run: Run, baseline: Baseline) -> bool:
+    return bool(loss(run, baseline) or data(run, baseline) or completion(run, baseline))
+
+
+def _of_rank(attempt: AttemptRun, baseline: Baseline, resume: Resume) -> list[Finding]:
+    golden = list(held(baseline.ranks[resume.rank]))
+    expected = {(one.batch, one.moment): one.values for one in golden}
+    findings: list[Finding] = []
+    for field, component in _COMPONENTS.items():
+        changing, moves = _changing(golden, field), _moving(golden) if field == "averages" else set()
+        seen = []
+        for one in held(attempt.ranks[resume.rank], resume.batch):
+            moment = "next" if one.moment == "load" else one.moment
+            before = expected.get((one.batch, moment), {}).get(field, {})
+            both = {name: (before[name], value) for name, value in one.values.get(field, {}).items() if name in before}
+            seen.append((one, both))
+        for one, both in seen:
+            wrong = {
+                name: values
+                for name, values in both.items()
+                if values[0] != values[1]
+                and f"{field}.{name}" not in baseline.noise
+                and (name in changing or _counts(field, values[1]))
+                and not (field == "averages" and _recovers(name, [later for moment, later in seen if moment.batch > one.batch]))
+            }
+            if wrong:
+                # What moves with every batch is an average; then what changes least often: a loss changes always.
+                names = sorted(wrong, key=lambda name: (name not in moves, changing.get(name, 0), name))
+                average = names[0] in moves
+                findings.append(_lost(attempt, resume, one, component, {name: wrong[name] for name in names}, average=average))
+                break
+    return findings
+
+
+def _recovers(name: str, later: list[dict[str, tuple[str, str]]]) -> bool:
+    """Whether it is as in the uninterrupted run again at a later moment, as a copy is that is made anew."""
+    return any(both[name][0] == both[name][1] for both in later if name in both)
+
+
+def _moving(golden: list[Held]) -> set[str]:
+    """The averages that change with most batches; a copy that is made now and then changes with few."""
+    steps: dict[str, list[bool]] = {}
+    for one, other in itertools.pairwise(golden):
+        before, after = (held.values.get("averages", {}) for held in (one, other))
+        for name in before.keys() & after.keys():
+            steps.setdefault(name, []).append(before[name] != after[name])
+    return {name for name, changed in steps.items() if sum(changed) > _MOVES * len(changed)}
+
+
+def _counts(field: str, value: str) -> bool:
+    """Whether it matters though it stands still in the uninterrupted run: a plain value is a setting then, such as a start."""
+    return field == "generators" or (field == "attributes" and not value.startswith("="))
+
+
+def _changing(golden: list[Held], field: str) -> dict[str, int]:
+    """Name → number of values it had in the uninterrupted run, of those that had several."""
+    found: dict[str, set[str]] = {}
+    for one in golden:
+        for name, value in one.values.get(field, {}).items():
+            found.setdefault(name, set()).add(value)
+    return {name: len(values) for name, values in found.items() if len(values) > 1}
+
+
+def held(log: RankLog, start: int = 0) -> Iterator[Held]:
+    """What a rank said that it holds, moment after moment. Plain attributes are logged where they have changed.
+
+    Args:
+        log: what the rank said.
+        start: batches done when its attempt began.
+    """
+    batch = start
+    plain: dict[str, str] = {}
+    for record in log.records:
+        if record["event"] == "batch" and isinstance(record.get("batch"), int):
+            batch = record["batch"]
+        elif record["event"] == "state" and record.get("moment") in ("load", "next", "end") and "attributes" in record:
+            for name, value in record["attributes"].items():
+                plain.pop(name, None)
+                if isinstance(value, str):
+                    plain[name] = value
+            others = {field: dict(record.get(field) or {}) for field in ("averages", "generators")}
+            yield Held(batch, record["moment"], {**others, "attributes": dict(plain)})
+
+
+def _lost(
+    attempt: AttemptRun, resume: Resume, moment: Held, component: str, values: dict[str, tuple[str, str]], *, average: bool
+) -> Finding:
+    names = list(values)
+    told = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    told = AVERAGE + told if average else told
+    where = f"after the load of {resume.name}" if moment.moment == "load" else f"after batch {moment.batch}"
+    text = f"{told} of rank {resume.rank} {where} in attempt {attempt.index} is not what it is in the uninterrupted run"
+    place = {"component": component, "step": resume.step, "rank": resume.rank, "file": resume.name, "attempt": attempt.index}
+    before, after = (text_of(value) for value in values[names[0]])
+    return fail("state-lost", _ORACLE, text, expected=before, found=after, late=moment.moment != "load", **place)
+
+
+def text_of(value: str) -> str:
+    """A logged value as people write it; a digest as it is."""
+    if not value.startswith("="):
+        return value
+    text = value[1:]
+    try:
+        return f"{float.fromhex(text):g}" if "0x" in text else text
+    except ValueError:
+        return text

@@ -1,0 +1,233 @@
+"""What the job holds in variables and plain attributes, and may be in no state dict: counters, averages, generators, patience.
+
+Responsible for: walking from the variables of the trainer's functions and modules over the attributes of its objects, by names
+that two runs share, and saying what stands there in a few characters. Calls nothing of the trainer's: no property, no `__repr__`.
+Does not see: what is held by closures, by threads, by objects of extension types, or deeper than a few attributes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import sysconfig
+import types
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from . import digests
+from .content import plain_name
+from .found import Found
+
+_DEEPEST, _MOST_OBJECTS, _MOST_ITEMS = 5, 600, 256
+_MOST_TEXT = 40
+# A tensor that is no copy of the parameters is read only where it is small: data sets are in variables, too.
+_MOST_BYTES = 1 << 22
+_PLAIN = (bool, int, float, str, type(None))
+# By their exact types: a class of the trainer's own would be asked, and its code would run.
+_MAPPINGS = (dict, OrderedDict, defaultdict)
+_SEQUENCES = (list, tuple, deque)
+# Of torch's own objects only these count something that no state dict has.
+_OF_TORCH = ("torch.utils.data",)
+
+
+class Attributes:
+    """Of one process. Remembers what has been read, so that what does not change is read once."""
+
+    def __init__(self) -> None:
+        # Of harness/probe/injected/resume_probe/attributes.py: all that starts or watches a trainer.
+        own = os.path.realpath(__file__).rsplit(os.sep, 4)[0]
+        paths = (*sysconfig.get_paths().values(), own)
+        self._elsewhere = tuple({os.path.realpath(path) + os.sep for path in paths if path})
+        self._ours: dict[str, bool] = {}
+        self._said: dict[str, str] = {}
+        self._read: dict[int, tuple[weakref.ref[torch.Tensor], int, int, str]] = {}
+
+    def news(self, found: Found) -> dict[str, dict[str, Any]]:
+        """What stands where now, of `attributes` only what has changed since the last time: None for what is gone."""
+        now = self.look(found)
+        plain = now["attributes"]
+        changed: dict[str, str | None] = {name: value for name, value in plain.items() if self._said.get(name) != value}
+        changed.update((name, None) for name in self._said if name not in plain)
+        self._said = plain
+        return {**now, "attributes": changed}
+
+    def look(self, found: Found) -> dict[str, dict[str, str]]:
+        """What stands where now.
+
+        Returns:
+            `averages`: name → digest, of sets of tensors shaped like the parameters; `generators`: name → digest of their state;
+            `attributes`: name → value or digest of everything else.
+        """
+        walk = _Walk(self, found)
+        for name, value in self._variables():
+            walk.visit(name, value, 0)
+        for number, root in enumerate(found.roots):
+            for place, module in root.named_modules():
+                if not type(module).__module__.startswith("torch."):
+                    walk.visit(f"model.{number}.{plain_name(place)}".strip("."), module, _DEEPEST - 1)
+        return {"averages": walk.averages, "generators": walk.generators, "attributes": walk.attributes}
+
+    def _variables(self) -> Iterator[tuple[str, Any]]:
+        """Of the trainer's functions that are being run, the outermost first, and of its modules."""
+        frames = []
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if self._is_ours(frame.f_code.co_filename):
+                frames.append(frame)
+            frame = frame.f_back
+        modules = {id(frame.f_globals): frame.f_globals for frame in frames}
+        main = sys.modules.get("__main__")
+        if main is not None and self._is_ours(getattr(main, "__file__", None) or ""):
+            modules.setdefault(id(vars(main)), vars(main))
+        for variables in modules.values():
+            own = variables.get("__name__", "")
+            start = "" if own == "__main__" else f"{own}."
+            yield from ((start + name, value) for name, value in list(variables.items()) if not name.startswith("__"))
+        for frame in reversed(frames):
+            if frame.f_code.co_name == "<module>":
+                continue
+            for name, value in list(frame.f_locals.items()):
+                if name.isidentifier():  # those of comprehensions, and of tools that rewrite code, are not
+                    yield f"{frame.f_code.co_name}().{name}", value
+
+    def _is_ours(self, file: str) -> bool:
+        """Whether a file is the trainer's, not a library's or the probe's."""
+        known = self._ours.get(file)
+        if known is None:
+            path = os.path.realpath(file) if file and not file.startswith("<") else ""
+            known = self._ours[file] = bool(path) and not path.startswith(self._elsewhere) and "site-packages" not in path
+        return known
+
+    def owns(self, kind: type) -> bool:
+        """Whether objects of this class may hold state of the trainer's own."""
+        if kind.__module__.startswith("torch."):
+            return kind.__module__.startswith(_OF_TORCH)
+        if kind.__module__.partition(".")[0] in sys.stdlib_module_names:
+            return kind is types.SimpleNamespace
+        module = sys.modules.get(kind.__module__)
+        return module is not None and not kind.__module__.startswith(("numpy", "resume_probe"))
+
+    def of_tensor(self, tensor: torch.Tensor) -> str:
+        """Its digest; read again only where torch has counted a change."""
+        if hasattr(tensor, "to_local"):
+            return digests.digest(tensor)
+        known = self._read.get(id(tensor))
+        version, place = tensor._version, tensor.data_ptr()
+        if known is not None and known[0]() is tensor and known[1:3] == (version, place):
+            return known[3]
+        text = digests.digest(tensor)
+        if not tensor.requires_grad:
+            self._read[id(tensor)] = (weakref.ref(tensor), version, place, text)
+        return text
+
+
+class _Walk:
+    """Over the objects of one moment."""
+
+    def __init__(self, attributes: Attributes, found: Found) -> None:
+        self.averages: dict[str, str] = {}
+        self.generators: dict[str, str] = {}
+        self.attributes: dict[str, str] = {}
+        self._of = attributes
+        self._seen: set[int] = set()
+        known = found.tensors()
+        self._known = {id(one) for one in known}
+        self._places = {one.data_ptr() for one in known if not hasattr(one, "to_local") and one.numel()}
+        self._shapes = found.shapes()
+
+    def visit(self, name: str, value: Any, depth: int) -> None:
+        """Writes down what stands there, and goes on to what it holds."""
+        # By type, not by isinstance: that asks an object for its __class__, which lazy modules answer by importing.
+        kind = type(value)
+        if kind in _PLAIN:
+            self.attributes[name] = _brief(value)
+        elif issubclass(kind, torch.Tensor):
+            if (text := self._tensor(value)) is not None:
+                self.attributes[name] = text
+        elif kind in _MAPPINGS:
+            self._container(name, value, list(value.items()), depth)
+        elif kind in _SEQUENCES:
+            self._container(name, value, list(enumerate(value)) if len(value) <= _MOST_ITEMS else [], depth)
+        elif (state := _generator_state(value, kind)) is not None:
+            self.generators[name] = digests.digest(state)
+        else:
+            self._object(name, value, kind, depth)
+
+    def _object(self, name: str, value: Any, kind: type, depth: int) -> None:
+        if depth >= _DEEPEST or len(self._seen) >= _MOST_OBJECTS or id(value) in self._seen:
+            return
+        if issubclass(kind, (type, types.FunctionType, types.ModuleType, torch.optim.Optimizer)) or not self._of.owns(kind):
+            return
+        self._seen.add(id(value))
+        try:
+            facts = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            return
+        of_module = issubclass(kind, torch.nn.Module)
+        for key, one in list(facts.items()):
+            if not (of_module and (key.startswith("_") or key == "training")):
+                self.visit(f"{name}.{key}", one, depth + 1)
+
+    def _container(self, name: str, value: Any, items: list[tuple[Any, Any]], depth: int) -> None:
+        if id(value) in self._seen or not 0 < len(items) <= _MOST_ITEMS or depth >= _DEEPEST:
+            return
+        self._seen.add(id(value))
+        kinds = {type(one) for _, one in items}
+        if all(issubclass(kind, torch.Tensor) for kind in kinds):
+            shapes = tuple(sorted(tuple(one.shape) for _, one in items))
+            if shapes in self._shapes and not any(self._is_known(one) for _, one in items):
+                self.averages[name] = digests.digest([f"{key}{self._of.of_tensor(one)}" for key, one in items])
+                return
+        if kinds <= set(_PLAIN):
+            self.attributes[name] = digests.digest([[str(key), one] for key, one in items])
+            return
+        for key, one in items:
+            self.visit(f"{name}[{_key(key)}]", one, depth + 1)
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        """Whether it is the job's already, or another name for the same memory, as in a state dict."""
+        return id(tensor) in self._known or (not hasattr(tensor, "to_local") and tensor.data_ptr() in self._places)
+
+    def _tensor(self, tensor: torch.Tensor) -> str | None:
+        """None for what is the job's already, what is computed and not kept, and what is large."""
+        if self._is_known(tensor) or tensor.grad_fn is not None or tensor.layout != torch.strided:
+            return None
+        if tensor.numel() * tensor.element_size() > _MOST_BYTES or hasattr(tensor, "to_local"):
+            return None
+        return self._of.of_tensor(tensor)
+
+
+def _key(key: Any) -> str:
+    return str(key)[:_MOST_TEXT] if type(key) in _PLAIN else type(key).__name__
+
+
+def _brief(value: Any) -> str:
+    """The value itself where it is short."""
+    text = value.hex() if isinstance(value, float) else repr(value)
+    return f"={text}" if len(text) <= _MOST_TEXT else digests.digest(text)
+
+
+def _generator_state(value: Any, kind: type) -> object:
+    """The state of a generator that the trainer has made; None for anything else."""
+    if issubclass(kind, torch.Generator):
+        return value.get_state()
+    if kind is random.Random:
+        return value.getstate()
+    if kind.__module__.startswith("numpy.random"):
+        if kind.__name__ == "Generator":
+            return _without_arrays(value.bit_generator.state)
+        if kind.__name__ == "RandomState":
+            name, keys, *rest = value.get_state()
+            return [name, keys.tobytes(), *rest]
+    return None
+
+
+def _without_arrays(state: Any) -> Any:
+    if type(state) is dict:
+        return {key: _without_arrays(value) for key, value in state.items()}
+    return state.tobytes() if hasattr(state, "tobytes") else str(state) if isinstance(state, int) else state

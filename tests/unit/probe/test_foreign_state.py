@@ -1,0 +1,206 @@
+"""What the probe reads of a foreign job's state: by name, whole over ranks, and in variables. In this process, without a job."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "harness" / "probe" / "injected"))
+
+from resume_probe import digests
+from resume_probe.attributes import Attributes
+from resume_probe.content import content, gradients, values
+from resume_probe.found import Found
+from resume_probe.whole import _mixed, _sum, whole
+
+from harness.probe import whole as of_reference
+
+
+class Tied(torch.nn.Module):
+    def __init__(self, tied: bool = True):
+        super().__init__()
+        self.embed = torch.nn.Embedding(5, 3)
+        self.head = torch.nn.Linear(3, 5, bias=False)
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.register_buffer("seen", torch.zeros(1), persistent=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        return self.head(self.norm(self.embed(x)))
+
+
+class Stopper:
+    def __init__(self):
+        self.patience, self.best = 3, 0.5
+        self.history = deque([1.0, 2.0])
+        self.draws = torch.Generator().manual_seed(7)
+
+    @property
+    def trap(self):
+        raise AssertionError("nothing of the trainer's is called")
+
+
+@pytest.fixture
+def job():
+    torch.manual_seed(0)
+    model = Tied()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    model(torch.tensor([0, 1])).sum().backward()
+    optimizer.step()
+    average = torch.optim.swa_utils.AveragedModel(model)
+    yield model, optimizer, scheduler, average
+    # What another test finds among the living objects must not be ours.
+    del model, optimizer, scheduler, average
+
+
+def read(job):
+    del job
+    return content(Found())
+
+
+def test_every_component_is_there_by_name(job):
+    parts = read(job)
+    assert set(parts) == {
+        "model",
+        "model.ties",
+        "buffers",
+        "optimizer",
+        "scheduler",
+        "ema",
+        "rng.python",
+        "rng.torch",
+        "rng.numpy",
+    }
+    assert "0.seen" in parts["buffers"]
+    assert parts["model.ties"] == {"0.embed.weight": ["0.head.weight"]}
+    assert torch.equal(parts["optimizer"]["0:0.norm.bias.exp_avg"], job[1].state[job[0].norm.bias]["exp_avg"])
+    assert values(parts)["scheduler.lr.0.0"] == 0.5
+    assert values(parts)["scheduler.0.last_epoch"] == 0.0
+    assert {name for name in parts["ema"] if "n_averaged" in name}
+    assert set(gradients(Found())) == set(parts["model"])
+
+
+def test_a_tie_that_is_undone_is_seen_though_all_values_are_the_same(job):
+    model, optimizer, *_ = job
+    before = digests.of_components(digests.of_parts(read(job)))
+    model.head.weight = torch.nn.Parameter(model.embed.weight.detach().clone())
+    optimizer.add_param_group({"params": [model.head.weight]})
+    after = digests.of_components(digests.of_parts(read(job)))
+    assert "model.ties" in before
+    assert "model.ties" not in after
+
+
+def test_a_dtype_is_a_part_of_a_digest(job):
+    before = digests.of_parts(read(job))
+    state = job[1].state[job[0].norm.bias]
+    state["exp_avg"] = state["exp_avg"].to(torch.bfloat16).float()
+    rounded = digests.of_parts(read(job))
+    state["exp_avg"] = state["exp_avg"].double()
+    widened = digests.of_parts(read(job))
+    name = "0:0.norm.bias.exp_avg"
+    assert len({one["optimizer"][name] for one in (before, rounded, widened)}) == 3
+    assert before["model"] == widened["model"]
+
+
+def test_briefly_says_the_parts_of_what_has_several():
+    parts = {"one": {"": "abcdef012345"}, "two": {"a": "abcdef012345", "b": "0123456789ab"}}
+    assert digests.briefly(parts) == {"two": {"a": "abcdef01", "b": "01234567"}}
+
+
+def test_the_sum_over_parts_is_that_of_the_whole():
+    tensor = torch.randn(6, 5)
+    once = _sum("w", tensor, tensor, 0)
+    assert once == (_sum("w", tensor, tensor[:2], 0) + _sum("w", tensor, tensor[2:], 10)) % 2**64
+    places = torch.arange(30).view(6, 5)
+    columns = [_sum("w", tensor, tensor[:, part].contiguous(), places[:, part].flatten()) for part in (slice(0, 2), slice(2, 5))]
+    assert once == sum(columns) % 2**64
+    assert once != _sum("other", tensor, tensor, 0)
+    assert once != _sum("w", tensor, tensor.roll(1, 0), 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.bool, torch.uint8, torch.int64])
+def test_every_dtype_has_a_sum(dtype):
+    tensor = torch.ones(3, dtype=dtype)
+    other = torch.zeros(3, dtype=dtype)
+    assert _sum("w", tensor, tensor, 0) != _sum("w", other, other, 0)
+
+
+def test_the_numbers_are_mixed_as_in_the_reference_trainer():
+    numbers = torch.tensor([0, 1, -1, 2**62 + 12345])
+    expected = of_reference._mixed(numbers.numpy().view(np.uint64))
+    assert np.array_equal(_mixed(numbers).numpy().view(np.uint64), expected)
+
+
+def test_what_a_rank_holds_alone_is_told_from_what_all_hold(job):
+    parts = read(job)
+    all_hold, some_hold = whole(parts, partial=False), whole(parts, partial=True)
+    assert all_hold["own"] == {}
+    assert set(some_hold["own"]) == {"optimizer"}
+    assert all_hold["common"]["model"] == some_hold["common"]["model"]
+    together = int(some_hold["common"]["optimizer"], 16) + int(some_hold["own"]["optimizer"], 16)
+    assert f"{together % 2**64:016x}" == all_hold["common"]["optimizer"]
+    assert not any(name.startswith("rng") for name in all_hold["common"])
+
+
+def looked(**given):
+    """What is seen of these variables of a function, by their names."""
+    seen = Attributes().look(Found())
+    assert given
+    start = "looked().given["
+    return {
+        field: {name.removeprefix(start).replace("]", "", 1): value for name, value in those.items() if name.startswith(start)}
+        for field, those in seen.items()
+    }
+
+
+def test_variables_and_attributes_are_walked(job):
+    model = job[0]
+    seen = looked(
+        stopper=Stopper(),
+        ema={name: value.detach().clone() for name, value in model.named_parameters()},
+        plain=[1, 2.5],
+        own=random.Random(1),
+        numpy_own=np.random.default_rng(3),
+    )
+    assert seen["attributes"]["stopper.patience"] == "=3"
+    assert seen["attributes"]["stopper.best"] == f"={(0.5).hex()}"
+    assert {"stopper.history", "plain"} <= set(seen["attributes"])
+    assert {"stopper.draws", "own", "numpy_own"} <= set(seen["generators"])
+    assert "ema" in seen["averages"]
+
+
+def test_an_average_has_another_digest_once_it_has_moved(job):
+    ema = [value.detach().clone() for value in job[0].parameters()]
+    walker = Attributes()
+
+    def digest_now():
+        return next(digest for name, digest in walker.look(Found())["averages"].items() if name.endswith("moved().ema"))
+
+    before = digest_now()
+    assert digest_now() == before
+    ema[0].mul_(0.9)
+    assert digest_now() != before
+
+
+def test_a_state_dict_is_the_model_by_another_name_and_no_average(job):
+    assert looked(ema=job[0].state_dict(), stopper=1)["averages"] == {}
+
+
+def test_only_what_is_new_is_said_again():
+    walker = Attributes()
+
+    def said(counter, other):
+        assert (counter, other) is not None
+        return {name: value for name, value in walker.news(Found())["attributes"].items() if name.startswith("said()")}
+
+    assert said(1, "a") == {"said().counter": "=1", "said().other": "='a'"}
+    assert said(2, "a") == {"said().counter": "=2"}
+    assert said(2, object()) == {"said().other": None}
