@@ -3,7 +3,8 @@
 Holds, in the uninterrupted run and in every attempt, when each batch that a planned `overflow`, `nan` or `nonfinite-grad`
 hits is skipped on all ranks and completes no step; the next batch's loss scale is half of it, where there is a scaler; no
 parameter ever becomes non-finite; the norm of the gradients that reach the optimizer is the one that the trainer says it has
-measured, clipped to the limit that it says it keeps; and no more than 5 % of the other batches are skipped, those apart by which a new loss scale finds its place at the start.
+measured, clipped to the limit that it says it keeps; and no more than 5 % of the other batches are skipped, those apart by
+which a new loss scale finds its place at the start.
 
 Does not verify: clipping where the log does not say what reached the optimizer; that the schedule did not advance on a skip
 (`loss` and `state` feel it); optimizer moments, which may be non-finite while the parameters are not yet; anything on a
@@ -12,6 +13,7 @@ rank that the batch did not reach.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -128,7 +130,7 @@ def _at_start(rows: list[Batch]) -> list[Batch]:
     found: list[Batch] = []
     if not rows or rows[0].batch != 1:
         return found
-    for row, after in zip(rows, rows[1:], strict=False):
+    for row, after in itertools.pairwise(rows):
         if row.scale is None or after.scale is None or after.scale > row.scale or len(found) == _MAX_SKIPS_AT_START:
             break
         if row.tag == "SKIP" and after.scale < row.scale:

@@ -54,7 +54,7 @@ class Trainer:
 
     def fit(self):
         self.resume()
-        for self.epoch in range(self.epoch, 3):
+        while self.epoch < 3:
             for x, y in self.loader:
                 loss = nn.functional.cross_entropy(self.model(x), y)
                 self.optimizer.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""A schedule that moves by epochs; the checkpoint at the end of an epoch is written a line too early, or restored a line too late."""
+"""A schedule that moves by epochs; the checkpoint at their end is written a line too early, or restored a line too late."""
 
 import argparse
 import os

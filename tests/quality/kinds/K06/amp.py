@@ -30,7 +30,7 @@ path, start = os.path.join(args.out, "amp.pt"), 0
 parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
 if os.path.exists(path):
     saved = torch.load(path)
-    for name in ("model", "optimizer", "scheduler"):
+    for name in ("model", "scheduler"):
         parts[name].load_state_dict(saved[name])
     start = saved["step"]
     if args.scaler in ("saved", "made-again", "dummy-step"):
@@ -43,13 +43,11 @@ if os.path.exists(path):
         # The state of a lazy optimizer is made by a step with gradients of zero, through the wrapper that also moves the scale.
         for p in model.parameters():
             p.grad = torch.zeros_like(p)
-        keep = {key: value.clone() for key, value in model.state_dict().items()}
         scaler.scale(torch.zeros(()))
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        model.load_state_dict(keep)
-        optimizer.load_state_dict(saved["optimizer"])
+    optimizer.load_state_dict(saved["optimizer"])
 
 for step in range(start, 30):
     rows = slice(step * 8 % 200, step * 8 % 200 + 8)

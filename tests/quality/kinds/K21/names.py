@@ -33,7 +33,7 @@ torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(5, 9), nn.ReLU(), nn.Linear(9, 5))
 path = os.path.join(args.ckpt, "last.pt")
 step, resumed = 0, os.path.exists(path)
-if args.wrap == "always" or args.wrap == "first-run" and not resumed:
+if args.wrap == "always" or (args.wrap == "first-run" and not resumed):
     net = Compiled(net)
 if resumed:
     saved = torch.load(path)

@@ -1,4 +1,4 @@
-"""Activations that are computed again in the backward pass: with other masks of dropout, or with statistics that are updated twice."""
+"""Activations that are computed again in the backward pass: with other masks of dropout, or statistics updated twice."""
 
 import argparse
 import os
