@@ -20,6 +20,7 @@ from typing import Any
 import tomlkit
 
 from harness.errors import UsageError
+from harness.failures import COMPONENTS, FAIL_KINDS
 from harness.fault import (
     DamageFault,
     DiskFault,
@@ -30,7 +31,6 @@ from harness.fault import (
     PowerCutFault,
     SignalFault,
 )
-from harness.failures import COMPONENTS, FAIL_KINDS
 from harness.plan_lines import line_of
 from harness.scenario import Command, Reference, Scenario
 

@@ -66,7 +66,8 @@ class Found:
 
     def complete(self) -> bool:
         """Whether there was something, and all of it still lives."""
-        return bool(self._optimizers) and None not in [one() for one in (*self._roots, *self._optimizers)]
+        living = [one() for one in self._roots], [one() for one in self._optimizers]
+        return bool(self._optimizers) and all(None not in some for some in living)
 
     def trained(self, name: str, now: torch.Tensor, owned: set[int]) -> torch.Tensor:
         """The parameter by that name that an optimizer has; the one that stands there now, if that is none other's."""
