@@ -1,19 +1,21 @@
 """The judge: all oracles over one stored case, and the one verdict that comes of it.
 
-Responsible for: asking every oracle, and never hiding one that crashes. Reads what was recorded, runs nothing, imports no
-torch, so that a case can be judged again years later. Not responsible for: what holds (`harness.oracle`), or for saving
-and printing the verdict (`harness.case`, `harness.report`).
+Responsible for: asking every oracle, and then for the cause, and never hiding one that crashes. Reads what was recorded, runs
+nothing, imports no torch, so that a case can be judged again years later. Not responsible for: what holds (`harness.oracle`),
+why it does not (`harness.diagnose`), or for saving and printing the verdict (`harness.case`, `harness.report`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.diagnose import diagnose
 from harness.oracle.asynchrony import asynchrony
 from harness.oracle.clarity import clarity
 from harness.oracle.completion import completion
 from harness.oracle.control import control
 from harness.oracle.data import data
+from harness.oracle.diagnosis import Diagnosis
 from harness.oracle.durability import durability
 from harness.oracle.execution import execution
 from harness.oracle.finding import Finding, inconclusive
@@ -71,13 +73,15 @@ def judge(run: Run, baseline: Baseline, oracles: tuple[Oracle, ...] = ORACLES) -
         findings += _ask(oracle, run, baseline)
     facts = _Facts(run, baseline)
     outcome, ordered, component = decide(findings + facts.problems)
+    diagnosis, problems = _diagnosed(run, baseline, ordered, component, facts.fired)
     scenario = run.plan.scenario
     return Verdict(
         id=scenario.name,
         fault="; ".join(scenario.faults) or "none",
         outcome=outcome,
-        findings=ordered,
+        findings=(*ordered, *problems),
         component=component,
+        diagnosis=diagnosis,
         fired=facts.fired,
         max_loss_diff=facts.max_loss_diff,
         tolerance=scenario.tolerance,
@@ -97,8 +101,18 @@ def _ask(oracle: Oracle, run: Run, baseline: Baseline) -> list[Finding]:
         return [_crashed(oracle.__name__, error)]
 
 
+def _diagnosed(
+    run: Run, baseline: Baseline, findings: tuple[Finding, ...], component: str, fired: tuple[FiredFault, ...]
+) -> tuple[Diagnosis | None, list[Finding]]:
+    """The diagnosis; where that crashes, the verdict stands without one, and the crash is one more finding."""
+    try:
+        return diagnose(run, baseline, findings, component, fired), []
+    except Exception as error:  # noqa: BLE001  as for the oracles
+        return None, [_crashed("diagnosis", error)]
+
+
 def _crashed(name: str, error: Exception) -> Finding:
-    text = f"the oracle {name} crashed: {type(error).__name__}: {error}"
+    text = f"the {'' if name == 'diagnosis' else 'oracle '}{name} crashed: {type(error).__name__}: {error}"
     return inconclusive("harness-error", name, text, expected="a judgement", found=repr(error))
 
 

@@ -189,6 +189,7 @@ class Batch:
     grad_norm: float = math.nan
     max_norm: float = math.nan
     stepped_norm: float | None = None
+    learning_rate: float = math.nan
 
     @classmethod
     def of(cls, record: Record) -> Batch:
@@ -208,6 +209,7 @@ class Batch:
             grad_norm=parse_float(record.get("grad_norm", "nan")),
             max_norm=parse_float(record.get("max_norm", "nan")),
             stepped_norm=None if record.get("stepped_norm") is None else parse_float(record["stepped_norm"]),
+            learning_rate=parse_float(record.get("learning_rate")),
         )
 
 

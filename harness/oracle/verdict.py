@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.oracle.diagnosis import Diagnosis
 from harness.oracle.finding import COMPONENTS, Finding
 
 # Two failures of different ranks of this list: the higher is the root. Within one, the earlier attempt, then the order here.
@@ -78,6 +79,7 @@ class Verdict:
         replay: path of the replay file.
         duration_s: seconds that all attempts took.
         expect: what the job was to do in the end, `resumes` or `refuses`.
+        diagnosis: the cause of a FAIL; None for any other outcome.
     """
 
     id: str
@@ -94,6 +96,7 @@ class Verdict:
     replay: str = ""
     duration_s: float = 0.0
     expect: str = "resumes"
+    diagnosis: Diagnosis | None = None
 
     @property
     def root(self) -> Finding | None:
@@ -127,6 +130,7 @@ class Verdict:
             "lost_steps": max(self.lost_steps, default=None),
             "replay": self.replay,
             "duration_s": self.duration_s,
+            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
         }
 
 

@@ -81,7 +81,7 @@ class ProbeHooks(TrainingHooks):
         passed_over = [{"path": damaged.path, "reason": damaged.reason} for damaged in skipped]
         self._write("resume", step=step, checkpoint=checkpoint, skipped=passed_over, world_size_saved=world_size_saved)
 
-    def state(self, moment: Literal["save", "load", "end"], training: Training) -> None:
+    def state(self, moment: Literal["start", "save", "load", "end"], training: Training) -> None:
         """Record the digest of every component."""
         if self._log is not None:
             components = components_of(training)

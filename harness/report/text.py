@@ -41,6 +41,8 @@ def render(verdict: Verdict, run_directory: Path) -> str:
     causes = likely_causes(root, verdict.findings)
     lines += _lost(causes)
     lines += [f"also: {finding.kind}: {finding.message}" for finding in _others(root, verdict.findings)]
+    if verdict.diagnosis is not None:
+        lines.append(f"diagnosis: {verdict.diagnosis.text}")
     lines += [f"fault: {_fault(fired)}" for fired in verdict.fired] or ["fault: none fired"]
     if verdict.outcome == "INCONCLUSIVE":
         lines.append(f"next: {_NEXT[root.kind]}")
