@@ -123,9 +123,9 @@ def _interpreter(text: str, problems: list[str]) -> str:
     return text
 
 
-def _tolerance(text: str | None, problems: list[str]) -> dict[str, float]:
-    if text is None:
-        return {}
+def _tolerance(text: str | None, problems: list[str]) -> dict[str, float | str]:
+    if text is None or text == "auto":
+        return {} if text is None else {"tolerance": text}
     try:
         value = float(text)
     except ValueError:

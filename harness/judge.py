@@ -24,13 +24,15 @@ from harness.oracle.history import History
 from harness.oracle.hygiene import hygiene
 from harness.oracle.integrity import integrity
 from harness.oracle.liveness import liveness
-from harness.oracle.loss import loss, max_difference
+from harness.oracle.loss import largest_differences, loss, max_difference
+from harness.oracle.noise import Noise, noise_of
 from harness.oracle.numerics import numerics
 from harness.oracle.progress import progress
 from harness.oracle.refusal import refusal
 from harness.oracle.retention import retention
 from harness.oracle.state import state
 from harness.oracle.verdict import FiredFault, Verdict, decide
+from harness.scenario import FIXED_TOLERANCE
 from harness.store import Baseline, Run
 
 Oracle = Callable[[Run, Baseline], list[Finding]]
@@ -84,7 +86,8 @@ def judge(run: Run, baseline: Baseline, oracles: tuple[Oracle, ...] = ORACLES) -
         diagnosis=diagnosis,
         fired=facts.fired,
         max_loss_diff=facts.max_loss_diff,
-        tolerance=scenario.tolerance,
+        tolerance=FIXED_TOLERANCE if scenario.tolerance == "auto" else scenario.tolerance,
+        noise=facts.noise,
         same_world_size=scenario.same_world_size,
         resumed_from=facts.resumed_from,
         lost_steps=facts.lost_steps,
@@ -123,11 +126,13 @@ class _Facts:
         self.problems: list[Finding] = []
         self.fired: tuple[FiredFault, ...] = ()
         self.max_loss_diff: float | None = None
+        self.noise: Noise | None = None
         self.resumed_from: tuple[int, ...] = ()
         self.lost_steps: tuple[int, ...] = ()
         try:
             self.fired = _fired_faults(run)
             self.max_loss_diff = max_difference(run, baseline)
+            self.noise = noise_of(run, baseline, largest_differences(run, baseline))
             history = History(run)
             resumes = [r for attempt in run.attempts if (r := history.resume_of(attempt.index)) is not None]
             self.resumed_from = tuple(resume.step for resume in resumes)

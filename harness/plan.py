@@ -75,13 +75,15 @@ class AttemptPlan:
 class Plan:
     """All attempts of a case; those after the last planned fault are plain restarts.
 
-    `versions` is the software that the plan was made with (`versions()`), which a replay compares with its own.
+    `versions` is the software that the plan was made with (`versions()`), which a replay compares with its own. `flip_after` is
+    for a run that measures noise: the last bit of every weight is flipped after so many batches; no replay file has it.
     """
 
     scenario: Scenario
     attempts: tuple[AttemptPlan, ...]
     numeric: tuple[NumericFault, ...]
     versions: Mapping[str, str]
+    flip_after: int | None = None
 
 
 def make_plan(scenario: Scenario, recorded: Mapping[str, str] | None = None) -> Plan:

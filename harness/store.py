@@ -324,6 +324,7 @@ class Baseline:
         noise: components whose digests differed between the two, such as a generator that nobody has seeded, although all
             batches were equal.
         other_launch: why the second run was not started in the faster way, in words; "" where it was, or none was asked for.
+        flipped: batches done → event log per rank of the same run with the last bit of every weight flipped there.
     """
 
     world_size: int
@@ -331,6 +332,7 @@ class Baseline:
     unstable: str = ""
     noise: frozenset[str] = frozenset()
     other_launch: str = ""
+    flipped: dict[int, dict[int, RankLog]] = field(default_factory=dict)
 
 
 def read_rank_logs(path: Path) -> dict[int, RankLog]:
@@ -381,6 +383,17 @@ def read_run(path: Path) -> Run:
     return Run(directory, read_plan(directory.plan_file), [read_attempt(attempt) for attempt in directory.attempts()])
 
 
+def flipped_folder(golden: Path, after: int) -> Path:
+    """Where the logs of the run lie in which the last bit of every weight was flipped after so many batches."""
+    return golden / f"flipped-{after:08d}"
+
+
+def read_flipped(golden: Path) -> dict[int, dict[int, RankLog]]:
+    """Batches done → event logs of the run in which the last bit of every weight was flipped there."""
+    found = {folder.name.removeprefix("flipped-"): folder for folder in sorted(golden.glob("flipped-*"))}
+    return {int(after): read_rank_logs(folder) for after, folder in found.items() if after.isdecimal()}
+
+
 def read_baseline(path: Path) -> Baseline:
     """Reads a `golden` directory.
 
@@ -393,7 +406,8 @@ def read_baseline(path: Path) -> Baseline:
         facts = json.loads(file.read_bytes())
         world_size, unstable = int(facts["world_size"]), str(facts["unstable"])
         noise = frozenset(map(str, facts.get("noise", ())))
-        return Baseline(world_size, read_rank_logs(path), unstable, noise, str(facts.get("other_launch", "")))
+        other = str(facts.get("other_launch", ""))
+        return Baseline(world_size, read_rank_logs(path), unstable, noise, other, read_flipped(path))
     except OSError as error:
         raise UsageError(
             [f"cannot read the baseline {file}: {error.strerror}; without it there is nothing to compare with"]

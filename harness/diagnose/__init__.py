@@ -9,6 +9,7 @@ Not responsible for: whether anything is wrong (`harness.oracle`), or where this
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from harness.diagnose import curve, data, progress, schedule, state
 from harness.diagnose.evidence import Evidence
@@ -52,28 +53,27 @@ def diagnose(
     evidence = Evidence(run, baseline, findings, component)
     patterns = _fitting(evidence)
     components = _components(evidence, patterns)
-    file = file_of(evidence, components[0])
     lost = lost_when(evidence, components[0])
     root = evidence.root
     cause = next((one for one in evidence.causes if one.component == components[0]), root)
     first = cause if cause.attempt is not None else root
     ranks = {one.rank for one in findings if one.rank is not None and one.component == components[0]}
-    facts = {
-        "component": components[0],
-        "components": components,
-        "parts": tuple(n for n in state.wrong_parts(evidence) if n.startswith(components[0] + ".") and n not in components),
-        "attempt": first.attempt,
-        "step": root.step if root.step is not None else first.step,
-        "rank": first.rank if first.rank is not None else root.rank,
-        "ranks": tuple(sorted(ranks)),
-        "lost": lost,
-        "patterns": tuple(patterns),
-        "fault": nearest_fault(evidence, fired),
-        "file": file,
-    }
-    open_questions = unknown(evidence, components[0], patterns, lost)
-    draft = Diagnosis(**facts, unknown=open_questions, text="")
-    return Diagnosis(**facts, unknown=open_questions, text=paragraph(evidence, draft))
+    found = Diagnosis(
+        component=components[0],
+        components=components,
+        parts=tuple(n for n in state.wrong_parts(evidence) if n.startswith(components[0] + ".") and n not in components),
+        attempt=first.attempt,
+        step=root.step if root.step is not None else first.step,
+        rank=first.rank if first.rank is not None else root.rank,
+        ranks=tuple(sorted(ranks)),
+        lost=lost,
+        patterns=tuple(patterns),
+        fault=nearest_fault(evidence, fired),
+        file=file_of(evidence, components[0]),
+        unknown=unknown(evidence, components[0], patterns, lost),
+        text="",
+    )
+    return replace(found, text=paragraph(evidence, found))
 
 
 def _fitting(evidence: Evidence) -> list[Pattern]:

@@ -75,6 +75,7 @@ class Finding:
         expected: what should have been, exact.
         found: what was, exact.
         late: a state that was right after the load, and was seen to be wrong later.
+        limit: of a difference of a loss, the largest one that was allowed there; None where that is the scenario's tolerance.
     """
 
     outcome: Outcome
@@ -89,6 +90,7 @@ class Finding:
     expected: str = ""
     found: str = ""
     late: bool = False
+    limit: float | None = None
 
     def __post_init__(self) -> None:
         """Refuses words that no report knows: a misspelt kind would otherwise hide in every table."""

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from harness.oracle.diagnosis import Diagnosis
 from harness.oracle.finding import COMPONENTS, Finding
+from harness.oracle.noise import Noise
 
 # Two failures of different ranks of this list: the higher is the root. Within one, the earlier attempt, then the order here.
 # What the trainer did with its checkpoints and processes explains its numbers; numbers explain the digests that differ by
@@ -80,6 +81,7 @@ class Verdict:
         duration_s: seconds that all attempts took.
         expect: what the job was to do in the end, `resumes` or `refuses`.
         diagnosis: the cause of a FAIL; None for any other outcome.
+        noise: what one flipped last bit makes of the loss; None unless the tolerance is `auto`.
     """
 
     id: str
@@ -97,6 +99,7 @@ class Verdict:
     duration_s: float = 0.0
     expect: str = "resumes"
     diagnosis: Diagnosis | None = None
+    noise: Noise | None = None
 
     @property
     def root(self) -> Finding | None:
@@ -130,6 +133,7 @@ class Verdict:
             "lost_steps": max(self.lost_steps, default=None),
             "replay": self.replay,
             "duration_s": self.duration_s,
+            "noise": None if self.noise is None else self.noise.to_json(),
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
         }
 

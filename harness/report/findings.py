@@ -125,9 +125,9 @@ def _of_search(part: Part, cause: ErrorCause | DamageCause) -> Found:
     path = cause.first.directory if isinstance(cause, ErrorCause) else cause.first.path
     seen = f"{num(cause.num_cases, 'case')} of {part.name}"
     root = cause.first.verdict.root
-    lines = (f"the first: {root.message}",) if root is not None else ()
-    lines += tuple(_diagnosis(cause.first.verdict))
-    return Found(cause.kind, cause.component, cause.text, (seen,), lines, path / "plan.toml")
+    lines = [f"the first: {root.message}"] if root is not None else []
+    lines += _diagnosis(cause.first.verdict)
+    return Found(cause.kind, cause.component, cause.text, (seen,), tuple(lines), path / "plan.toml")
 
 
 def _diagnosis(verdict: Verdict) -> list[str]:

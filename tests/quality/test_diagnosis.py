@@ -1,4 +1,4 @@
-"""The diagnosis of real runs: planted defects of the reference trainer, each with the pattern and the moment that must be named."""
+"""The diagnosis of real runs: planted defects of the reference trainer, with the pattern and the moment that must be named."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_planted_defect_is_diagnosed_over_a_change_of_the_number_of_ranks(harn
 
 
 def test_two_explanations_that_the_records_do_not_tell_apart_are_both_given(harness_workbench):
-    # Resumed at the first batch of the second epoch: the order of the first epoch, and the data from their first batch on, are one.
+    # Resumed at the first batch of the second epoch: the first epoch's order, and the data from their first batch on, are one.
     verdict, _ = run_case(symptoms.planted("no-data"), harness_workbench)
     found = verdict.diagnosis
     assert found is not None

@@ -99,6 +99,11 @@ def models(found: Found) -> dict[str, str]:
     return digests | ({"buffers": digest(buffers)} if buffers else {})
 
 
+def weights(found: Found) -> list[torch.Tensor]:
+    """The parameters that are trained."""
+    return list(_named(found).values())
+
+
 def _named(found: Found) -> dict[str, torch.Tensor]:
     owned = {id(p) for one in found.optimizers for group in one.param_groups for p in group["params"]}
     return {

@@ -27,6 +27,8 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from . import digests
+from .flip import VARIABLE as FLIP_VARIABLE
+from .flip import flip_after, flip_last_bits
 from .found import Found
 from .golden import Golden, read_earlier, read_golden
 from .log import Log, hex_of
@@ -86,6 +88,7 @@ class Observer:
         self._dirty = False  # a save has happened since the state was last written down
         self._saved_at = (0, 0)
         self._faults: list[dict[str, Any]] = json.loads(os.environ.get("HARNESS_NUMERIC_FAULTS") or "[]")
+        self._flip = flip_after(os.environ.get(FLIP_VARIABLE))
         self._saves = Saves(root, self._save_begins, lambda: self._saved_at[0] != self._batch, self._save_ends, self.fail)
 
     def fail(self, where: str, error: Exception) -> None:
@@ -247,6 +250,9 @@ class Observer:
         if self._dirty or not self._golden_folder:
             self._dirty = False
             self.log.write("state", moment="next", step=self._step, digests=self._digests())
+        if self._batch == self._flip:
+            self._flip = None
+            flip_last_bits(digests.weights(self._found or self._look()))
 
     def _start(self, taken: Sequence[int]) -> None:
         self._begun, self._thread = True, threading.get_ident()
