@@ -25,6 +25,7 @@ from harness.errors import LaunchError, UsageError
 from harness.launch.connection import Launcher
 from harness.plan import Plan, make_plan, versions
 from harness.scenario import Command, Reference, Scenario
+from harness.seal import seal_of
 from harness.store import (
     Baseline,
     RankLog,
@@ -168,7 +169,8 @@ def _make(scenario: Scenario, target: Path, launcher: Launcher, again: Again | N
             other = _compare(scenario, first, _run_once(plan, work / "second", launcher))
         golden = work / "golden"
         shutil.copytree(work / "first" / "attempt-000", golden)
-        (golden / "baseline.json").write_text(json.dumps(facts | other))
+        logs = {name: entry for name, entry in seal_of(golden).items() if name.startswith("rank-")}
+        (golden / "baseline.json").write_text(json.dumps(facts | other | {"sealed": logs}))
         golden.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)

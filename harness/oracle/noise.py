@@ -82,10 +82,8 @@ def curve(baseline: Baseline, after: int) -> dict[int, float]:
             difference = 0.0 if plain.tag == batch.tag else math.inf
         else:
             difference = abs(batch.global_loss - plain.global_loss)
-        # Not max(): a NaN must stay.
-        largest = difference if not difference <= largest else largest
-        resolution = _RESOLUTION * abs(plain.global_loss) if math.isfinite(plain.global_loss) else 0.0
-        found[batch.batch] = largest if not largest <= resolution else resolution
+        largest = max(largest, math.inf if math.isnan(difference) else difference)
+        found[batch.batch] = max(largest, _RESOLUTION * abs(plain.global_loss) if math.isfinite(plain.global_loss) else 0.0)
     return found
 
 
@@ -159,5 +157,5 @@ def _joined(run: Run, baseline: Baseline, attempt: AttemptRun) -> dict[int, floa
     joined: dict[int, float] = {}
     for place in {*resumes, *((0,) if run.plan.scenario.compare_with == "plain" else ())}:
         for batch, value in curve(baseline, place).items():
-            joined[batch] = value if not value <= joined.get(batch, 0.0) else joined[batch]
+            joined[batch] = max(value, joined.get(batch, 0.0))
     return joined

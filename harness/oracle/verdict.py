@@ -3,8 +3,9 @@
 Responsible for: the worst wins (FAIL over INCONCLUSIVE over PASS), and among findings of one outcome the root: what came
 first and explains the others. Not responsible for: finding anything (the oracles), or printing it (`harness.report`).
 
-One exception to "the worst wins": a baseline that differs from itself makes the case INCONCLUSIVE whatever else was seen,
-since nothing can be held against a job that does not repeat itself. What else was seen stays among the findings.
+Two exceptions to "the worst wins". A baseline that differs from itself makes the case INCONCLUSIVE whatever else was seen, since
+nothing can be held against a job that does not repeat itself; so do records that were changed, lost, or are still being written,
+since what is read off them may never have happened. What else was seen stays among the findings.
 """
 
 from __future__ import annotations
@@ -152,8 +153,8 @@ def decide(findings: Sequence[Finding]) -> tuple[Literal["PASS", "FAIL", "INCONC
     """
     if not findings:
         return "PASS", (), "none"
-    unstable = any(finding.kind == "baseline-unstable" for finding in findings)
-    ordered = tuple(sorted(findings, key=lambda finding: _weight(finding, unstable)))
+    nothing_counts = any(finding.kind == "baseline-unstable" or finding.void for finding in findings)
+    ordered = tuple(sorted(findings, key=lambda finding: _weight(finding, nothing_counts)))
     root = ordered[0]
     return root.outcome, ordered, _component(root, ordered)
 
@@ -163,10 +164,11 @@ def weight_of(kind: str) -> int:
     return next(index for index, kinds in enumerate(_RANKS) if kind in kinds)
 
 
-def _weight(finding: Finding, unstable: bool) -> tuple[int, int, int, int]:
+def _weight(finding: Finding, nothing_counts: bool) -> tuple[int, int, int, int]:
     """Sorts the root to the front; findings of equal weight keep their order."""
     if finding.outcome == "INCONCLUSIVE":
-        return (0 if unstable else 2, _REASONS.index(finding.kind), 0, 0)
+        own = -1 if finding.void else _REASONS.index(finding.kind)
+        return (0 if nothing_counts else 2, own, 0, 0)
     rank = weight_of(finding.kind)
     # What is wrong in the uninterrupted run already (attempt None) came before everything.
     attempt = _BEFORE_ALL_ATTEMPTS if finding.attempt is None else finding.attempt

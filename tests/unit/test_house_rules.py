@@ -23,6 +23,7 @@ WORDS = ("errors", "fault", "grammar", "scenario", "plan", "store")
 # From the ground up: a module imports from lower floors and from its own. A new module needs a place here.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("reference",),
+    ("log_fields", "seal"),
     *((word,) for word in WORDS),
     ("checkpoint_files",),
     ("trace",),
