@@ -132,7 +132,8 @@ class _Facts:
         try:
             self.fired = _fired_faults(run)
             self.max_loss_diff = max_difference(run, baseline)
-            self.noise = noise_of(run, baseline, largest_differences(run, baseline))
+            if run.plan.scenario.tolerance == "auto":
+                self.noise = noise_of(run, baseline, largest_differences(run, baseline))
             history = History(run)
             resumes = [r for attempt in run.attempts if (r := history.resume_of(attempt.index)) is not None]
             self.resumed_from = tuple(resume.step for resume in resumes)

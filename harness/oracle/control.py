@@ -65,6 +65,13 @@ def _attempt(attempt: AttemptRun) -> list[Finding]:
         for record in log.of("probe-failed"):
             text = f"the probe of rank {rank} failed in attempt {attempt.index} and saw nothing more: {record.get('error')}"
             findings.append(inconclusive("not-comparable", _ORACLE, text, rank=rank, **where))
+    for rank, log in attempt.ranks.items():
+        if log.batches and not log.of("resume"):
+            text = f"rank {rank} of attempt {attempt.index} did batches and never said where it began (no `resume` record)"
+            findings.append(inconclusive("not-comparable", _ORACLE, text, rank=rank, **where))
+        if rank >= attempt.world_size:
+            text = f"there is a log of rank {rank} in attempt {attempt.index}, which has {attempt.world_size} ranks"
+            findings.append(inconclusive("not-comparable", _ORACLE, text, rank=rank, void=True, **where))
     for rank in range(attempt.world_size):
         exit_record = exit_of(attempt, rank)
         if rank in attempt.ranks or not (exit_record is None or succeeded(exit_record)):
