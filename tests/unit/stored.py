@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import histories
 
 from harness import seal
-from harness.scenario import job
 from harness.plan import make_plan
+from harness.scenario import job
 from harness.store import RankLog, Record, RecordWriter, RunDirectory
 
 START = {"event": "launched", "log": seal.VERSION}
@@ -67,7 +67,7 @@ def stored_run(path: Path, *, steps: int = 24, ranks: int = 2, save_every: int =
 
 def write_supervisor(folder: Path, records: Sequence[Record]) -> None:
     """Writes `attempt.jsonl` with the version, and seals the attempt with its last record."""
-    *others, ended = [record for record in records]
+    *others, ended = records
     _write(
         folder / "attempt.jsonl",
         [record | {"log": seal.VERSION} if record["event"] == "launched" else record for record in others],

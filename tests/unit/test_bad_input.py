@@ -8,6 +8,7 @@ is gone that an oracle needs (`NEEDED`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import shutil
@@ -78,8 +79,7 @@ def judged(run: Path) -> Verdict | None:
     """The verdict; None where the run directory is refused as a whole."""
     try:
         verdict = judge_again(run)
-    except UsageError as error:
-        assert error.problems
+    except UsageError:
         return None
     crashed = [finding.message for finding in verdict.findings if "crashed" in finding.message]
     assert crashed == []
@@ -187,7 +187,7 @@ def test_a_record_that_an_oracle_needs_is_missed_without_a_seal_too(name, tmp_pa
     for number, line in enumerate(lines):
         record = json.loads(line)
         event = "load" if record.get("moment") == "load" else record["event"]
-        if event not in needed or event in tried or "attempt-000" in name and event == "batch":
+        if event not in needed or event in tried or ("attempt-000" in name and event == "batch"):
             continue
         tried.add(event)
         (run / name).write_bytes(b"".join(lines[:number] + lines[number + 1 :]))
@@ -235,10 +235,8 @@ def test_a_changed_replay_file_is_refused_or_read(data):
     with tempfile.TemporaryDirectory() as tmp:
         file = Path(tmp) / "plan.toml"
         file.write_bytes(content)
-        try:
+        with contextlib.suppress(UsageError):
             read_plan(file)
-        except UsageError as error:
-            assert error.problems
 
 
 # --- the kinds of bad input by name
