@@ -6,7 +6,6 @@ Not responsible for: `batch` records of which numbers are texts; `harness.store.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +28,8 @@ def _ranks(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < _MAX_NUMBER if value is not None else False
+    # Compared before it is made a float, which a whole number of many digits cannot be; a NaN is below nothing.
+    return type(value) in (int, float) and abs(value) < _MAX_NUMBER
 
 
 def _text(value: Any) -> bool:

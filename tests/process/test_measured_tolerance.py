@@ -67,6 +67,7 @@ def test_an_error_that_the_fixed_tolerance_misses_is_caught(harness_workbench, t
     (tmp_path / "train.py").write_text(TRAINER)
     command = Command(command=("{python}", str(tmp_path / "train.py"), "{ckpt}"), probe=True)
     facts = {"name": "auto-planted", "workload": command, "world_sizes": (1,), "faults": ("sigkill all ranks at step 8",)}
+    facts["deadline_s"] = 300.0
     case = Scenario.build({**facts, "tolerance": "auto", "launch": "cold"})
     verdict, directory = run_case(case, harness_workbench)
     assert verdict.outcome == "FAIL"
