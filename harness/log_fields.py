@@ -12,6 +12,23 @@ from typing import Any
 _MAX_NUMBER = 2**63
 _MAX_RANKS = 64
 
+# What a state consists of; a part of one carries a dot behind it (`rng.python`).
+COMPONENTS = (
+    "model",
+    "buffers",
+    "optimizer",
+    "scheduler",
+    "scaler",
+    "rng",
+    "ema",
+    "data",
+    "counters",
+    "gradients",
+    "checkpoint-files",
+    "process",
+    "none",
+)
+
 Check = Callable[[Any], bool]
 
 
@@ -38,6 +55,10 @@ def _text(value: Any) -> bool:
 
 def _texts(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+
+
+def _digests(value: Any) -> bool:
+    return _texts(value) and all(name.partition(".")[0] in COMPONENTS for name in value)
 
 
 def _lines(value: Any) -> bool:
@@ -67,7 +88,7 @@ def _list(value: Any) -> bool:
 # Event → field → (how it must be, whether it must be there; one that may be missing may be null too).
 _NEEDED: dict[str, dict[str, Check]] = {
     "resume": {"step": _count},
-    "state": {"moment": _text, "digests": _texts},
+    "state": {"moment": _text, "digests": _digests},
     "save": {"moment": _text},
     "end": {"step": _count, "batches": _count},
     "launched": {"world_size": _ranks},
@@ -81,7 +102,7 @@ _ALLOWED: dict[str, dict[str, Check]] = {
     "": {"time_s": _number, "rank": _whole},
     "start": {"world_size": _ranks},
     "resume": {"checkpoint": _text, "batch": _count, "skipped": _skipped},
-    "state": {"step": _count, "common": _texts, "own": _texts},
+    "state": {"step": _count, "common": _digests, "own": _digests},
     "save": {"checkpoint": _text, "step": _count, "batch": _count, "error": _text},
     "refuse": {"error": _text},
     "failed": {"error": _text},

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.log_fields import COMPONENTS as COMPONENTS
+
 Outcome = Literal["FAIL", "INCONCLUSIVE"]
 
 FAIL_KINDS = (
@@ -40,21 +42,6 @@ INCONCLUSIVE_REASONS = (
     "not-comparable",
     "out-of-time",
     "harness-error",
-)
-COMPONENTS = (
-    "model",
-    "buffers",
-    "optimizer",
-    "scheduler",
-    "scaler",
-    "rng",
-    "ema",
-    "data",
-    "counters",
-    "gradients",
-    "checkpoint-files",
-    "process",
-    "none",
 )
 
 
