@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +28,17 @@ from harness.launch.connection import Launcher
 from harness.launch.understood import keeps_out
 from harness.plan import Plan, make_plan, versions
 from harness.scenario import Command, Launch, Reference, Scenario
-from harness.store import Baseline, RankLog, RunDirectory, parse_float, read_baseline, read_rank_logs, read_records
+from harness.seal import seal_of
+from harness.store import (
+    Baseline,
+    RankLog,
+    RunDirectory,
+    flipped_folder,
+    parse_float,
+    read_baseline,
+    read_rank_logs,
+    read_records,
+)
 from harness.supervisor import run_attempts
 
 _LOCK_S = 600.0
@@ -131,6 +142,32 @@ def obtain(
     return read_baseline(target), target
 
 
+def flipped(scenario: Scenario, cache: Path, launcher: Launcher, after: int) -> Path:
+    """The logs of the uninterrupted run in which the last bit of every weight is flipped once, from the cache or by running it.
+
+    Args:
+        scenario: whose uninterrupted run is meant; its baseline is in the cache.
+        cache: directory of all baselines.
+        launcher: how the ranks are started.
+        after: batches done when it is flipped.
+
+    Raises:
+        UsageError, LaunchError, CapabilityError: it could not be run.
+    """
+    golden = cache / cache_key(scenario)
+    target = flipped_folder(golden, after)
+    with FileLock(cache / f"{golden.name}.lock", timeout=_LOCK_S):
+        if not target.is_dir():
+            work = Path(tempfile.mkdtemp(prefix=f"{golden.name}-", dir=cache))
+            try:
+                _run_once(replace(make_plan(golden_scenario(scenario)), flip_after=after), work / "flipped", launcher)
+                shutil.copytree(work / "flipped" / "attempt-000", work / "logs", ignore=shutil.ignore_patterns("rendezvous*"))
+                (work / "logs").rename(target)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
 def _make(scenario: Scenario, target: Path, launcher: Launcher, again: Again | None) -> None:
     plan = make_plan(scenario)
     # Beside the target, on the same file system, so that the finished baseline appears in one rename.
@@ -144,7 +181,8 @@ def _make(scenario: Scenario, target: Path, launcher: Launcher, again: Again | N
             other = _compare(scenario, first, _run_once(plan, work / "second", launcher))
         golden = work / "golden"
         shutil.copytree(work / "first" / "attempt-000", golden)
-        (golden / "baseline.json").write_text(json.dumps(facts | other))
+        logs = {name: entry for name, entry in seal_of(golden).items() if name.startswith("rank-")}
+        (golden / "baseline.json").write_text(json.dumps(facts | other | {"sealed": logs}))
         golden.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -21,10 +21,11 @@ from harness.launch.cold import ColdLaunch
 from harness.launch.connection import Launcher
 from harness.launch.understood import understand
 from harness.launch.warm import SCRIPT_MODULES, Preloading, WarmLaunch
+from harness.oracle import noise
 from harness.oracle.verdict import Verdict
 from harness.plan import Expected, Plan, make_plan, write_expected
 from harness.scenario import Command, Launch, Scenario
-from harness.store import RunDirectory, read_baseline, read_run
+from harness.store import RunDirectory, flipped_folder, read_baseline, read_run
 from harness.supervisor import run_attempts
 
 
@@ -69,7 +70,7 @@ def run_case(scenario: Scenario, bench: Workbench) -> tuple[Verdict, RunDirector
     1. Plan: every attempt, rank, limit and fault, as data.
     2. Save the plan, before anything happens; it is the replay file.
     3. The golden run, twice the first time, and its determinism check: the baseline.
-    4. The faulted run with its restarts.
+    4. The faulted run with its restarts; with the tolerance `auto`, how large differences are by nature from there on.
     5. Judge what was recorded, and save the verdict; of a failure also into the plan, as what a replay is to show.
 
     Returns:
@@ -85,7 +86,20 @@ def run_case(scenario: Scenario, bench: Workbench) -> tuple[Verdict, RunDirector
     _, golden = baseline.obtain(scenario, bench.baselines, launcher, launch=bench.golden_launch)
     shutil.copytree(golden, directory.golden)
     run_attempts(plan, directory, bench.launcher(scenario))
+    if scenario.tolerance == "auto":
+        _measure_noise(directory, bench)
     return judge_stored(directory.path), directory
+
+
+def _measure_noise(directory: RunDirectory, bench: Workbench) -> None:
+    """Runs the uninterrupted job with flipped bits where the restarts went on, unless that is known, and stores its logs."""
+    run = read_run(directory.path)
+    if run.problems or not read_baseline(directory.golden).ranks:
+        return  # the judge says what is wrong with them
+    golden = baseline.golden_scenario(run.plan.scenario)
+    for after in noise.places(run):
+        logs = baseline.flipped(run.plan.scenario, bench.baselines, bench.launcher(golden), after)
+        shutil.copytree(logs, flipped_folder(directory.golden, after), dirs_exist_ok=True)
 
 
 def check_environment(scenario: Scenario) -> None:

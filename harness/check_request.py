@@ -129,9 +129,9 @@ def _interpreter(text: str, options: Mapping[str, Any], problems: list[str]) -> 
     return text
 
 
-def _tolerance(text: str | None, problems: list[str]) -> dict[str, float]:
-    if text is None:
-        return {}
+def _tolerance(text: str | None, problems: list[str]) -> dict[str, float | str]:
+    if text is None or text == "auto":
+        return {} if text is None else {"tolerance": text}
     try:
         value = float(text)
     except ValueError:

@@ -1,14 +1,15 @@
 """The judge: all oracles over one stored case, and the one verdict that comes of it.
 
-Responsible for: asking every oracle, and never hiding one that crashes. Reads what was recorded, runs nothing, imports no
-torch, so that a case can be judged again years later. Not responsible for: what holds (`harness.oracle`), or for saving
-and printing the verdict (`harness.case`, `harness.report`).
+Responsible for: asking every oracle, and then for the cause, and never hiding one that crashes. Reads what was recorded, runs
+nothing, imports no torch, so that a case can be judged again years later. Not responsible for: what holds (`harness.oracle`),
+why it does not (`harness.diagnose`), or for saving and printing the verdict (`harness.case`, `harness.report`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.diagnose import diagnose
 from harness.oracle.asynchrony import asynchrony
 from harness.oracle.attributes import attributes
 from harness.oracle.clarity import clarity
@@ -16,6 +17,7 @@ from harness.oracle.completion import completion
 from harness.oracle.control import control
 from harness.oracle.coverage import coverage
 from harness.oracle.data import data
+from harness.oracle.diagnosis import Diagnosis
 from harness.oracle.durability import durability
 from harness.oracle.execution import execution
 from harness.oracle.finding import Finding, inconclusive
@@ -24,8 +26,9 @@ from harness.oracle.history import History
 from harness.oracle.hygiene import hygiene
 from harness.oracle.integrity import integrity
 from harness.oracle.liveness import liveness
-from harness.oracle.loss import loss, max_difference
+from harness.oracle.loss import largest_differences, loss, max_difference
 from harness.oracle.memory import memory
+from harness.oracle.noise import Noise, noise_of
 from harness.oracle.numerics import numerics
 from harness.oracle.progress import progress
 from harness.oracle.refusal import refusal
@@ -33,6 +36,7 @@ from harness.oracle.retention import retention
 from harness.oracle.state import state
 from harness.oracle.unsaved import unsaved
 from harness.oracle.verdict import FiredFault, Verdict, decide
+from harness.scenario import FIXED_TOLERANCE
 from harness.store import Baseline, Run
 
 Oracle = Callable[[Run, Baseline], list[Finding]]
@@ -79,16 +83,19 @@ def judge(run: Run, baseline: Baseline, oracles: tuple[Oracle, ...] = ORACLES) -
         findings += _ask(oracle, run, baseline)
     facts = _Facts(run, baseline)
     outcome, ordered, component = decide(findings + facts.problems)
+    diagnosis, problems = _diagnosed(run, baseline, ordered, component, facts.fired)
     scenario = run.plan.scenario
     return Verdict(
         id=scenario.name,
         fault="; ".join(scenario.faults) or "none",
         outcome=outcome,
-        findings=ordered,
+        findings=(*ordered, *problems),
         component=component,
+        diagnosis=diagnosis,
         fired=facts.fired,
         max_loss_diff=facts.max_loss_diff,
-        tolerance=scenario.tolerance,
+        tolerance=FIXED_TOLERANCE if scenario.tolerance == "auto" else scenario.tolerance,
+        noise=facts.noise,
         same_world_size=scenario.same_world_size,
         resumed_from=facts.resumed_from,
         lost_steps=facts.lost_steps,
@@ -105,8 +112,18 @@ def _ask(oracle: Oracle, run: Run, baseline: Baseline) -> list[Finding]:
         return [_crashed(oracle.__name__, error)]
 
 
+def _diagnosed(
+    run: Run, baseline: Baseline, findings: tuple[Finding, ...], component: str, fired: tuple[FiredFault, ...]
+) -> tuple[Diagnosis | None, list[Finding]]:
+    """The diagnosis; where that crashes, the verdict stands without one, and the crash is one more finding."""
+    try:
+        return diagnose(run, baseline, findings, component, fired), []
+    except Exception as error:  # noqa: BLE001  as for the oracles
+        return None, [_crashed("diagnosis", error)]
+
+
 def _crashed(name: str, error: Exception) -> Finding:
-    text = f"the oracle {name} crashed: {type(error).__name__}: {error}"
+    text = f"the {'' if name == 'diagnosis' else 'oracle '}{name} crashed: {type(error).__name__}: {error}"
     return inconclusive("harness-error", name, text, expected="a judgement", found=repr(error))
 
 
@@ -117,11 +134,14 @@ class _Facts:
         self.problems: list[Finding] = []
         self.fired: tuple[FiredFault, ...] = ()
         self.max_loss_diff: float | None = None
+        self.noise: Noise | None = None
         self.resumed_from: tuple[int, ...] = ()
         self.lost_steps: tuple[int, ...] = ()
         try:
             self.fired = _fired_faults(run)
             self.max_loss_diff = max_difference(run, baseline)
+            if run.plan.scenario.tolerance == "auto":
+                self.noise = noise_of(run, baseline, largest_differences(run, baseline))
             history = History(run)
             resumes = [r for attempt in run.attempts if (r := history.resume_of(attempt.index)) is not None]
             self.resumed_from = tuple(resume.step for resume in resumes)

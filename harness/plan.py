@@ -101,7 +101,8 @@ class Plan:
     """All attempts of a case; those after the last planned fault are plain restarts.
 
     `versions` is the software that the plan was made with (`versions()`), which a replay compares with its own. `expected` is the
-    failure that it showed; None for a case that has not been run, or did not fail.
+    failure that it showed; None for a case that has not been run, or did not fail. `flip_after` is for a run that measures noise:
+    the last bit of every weight is flipped after so many batches; no replay file has it.
     """
 
     scenario: Scenario
@@ -109,6 +110,7 @@ class Plan:
     numeric: tuple[NumericFault, ...]
     versions: Mapping[str, str]
     expected: Expected | None = None
+    flip_after: int | None = None
 
 
 def make_plan(scenario: Scenario, recorded: Mapping[str, str] | None = None, expected: Expected | None = None) -> Plan:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, WrapValidator
 
 from harness import grammar
 from harness.errors import UsageError
@@ -30,6 +30,7 @@ Format = Literal["single", "sharded", "dcp", "dcp-async", "safetensors"]
 FORMATS: tuple[Format, ...] = ("single", "sharded", "dcp", "dcp-async", "safetensors")
 Launch = Literal["warm", "cold", "torchrun"]
 MAX_RANKS = 64
+FIXED_TOLERANCE = 1e-4
 MAX_DEADLINE_S = 604_800  # a week
 _MAX_NAME_BYTES = 200
 _MAX_BATCHES = 100_000
@@ -59,6 +60,17 @@ def _one_folder(name: str) -> str:
         )
     return name
 
+
+if TYPE_CHECKING:
+    Tolerance = float | Literal["auto"]
+else:
+    # One word beside the numbers; not a union, which would say each mistake twice.
+    Tolerance = Annotated[
+        float,
+        Field(ge=0, lt=1),
+        WrapValidator(lambda value, handler: value if value == "auto" else handler(value)),
+        PlainSerializer(lambda value: value, return_type=float | str),
+    ]
 
 Text = Annotated[str, AfterValidator(_writable)]
 Name = Annotated[Text, AfterValidator(_one_folder)]
@@ -161,7 +173,8 @@ class Scenario(_Model):
             clear refusal, since nothing valid is left or the shapes cannot match), or `resumes-or-refuses` (a restart may
             fail; what it does instead is exact).
         seed: of the training job.
-        tolerance: largest allowed difference of the loss at any step, absolute.
+        tolerance: largest allowed difference of the loss at any step, absolute; or `auto`: so many times what one flipped last
+            bit of every weight makes of it (`harness.oracle.noise`).
         launch: how ranks are started.
         deadline_s: seconds that one attempt may take.
         max_attempts: the harness stops restarting after so many launches.
@@ -175,7 +188,7 @@ class Scenario(_Model):
     faults: tuple[Text, ...] = ()
     expect: Literal["resumes", "refuses", "resumes-or-refuses"] = "resumes"
     seed: int = Field(0, ge=0, le=2**31)
-    tolerance: float = Field(1e-4, ge=0, lt=1)
+    tolerance: Tolerance = FIXED_TOLERANCE
     launch: Launch = "warm"
     deadline_s: float = Field(90.0, gt=0, le=MAX_DEADLINE_S)
     max_attempts: int = Field(3, ge=1, le=100)
@@ -334,7 +347,12 @@ def _impossible(parsed: list[Fault], data: Mapping[str, Any]) -> list[str]:
         return problems
     if workload.get("kind") == "reference":
         problems += _no_micro_batch(workload, parsed)
-        problems += _reference_problems(workload, sizes) + _rounding(workload, sizes, data.get("tolerance", 1e-4))
+        problems += _reference_problems(workload, sizes) + _rounding(workload, sizes, data.get("tolerance", FIXED_TOLERANCE))
+    if workload.get("kind") == "command" and data.get("tolerance") == "auto" and not workload.get("probe"):
+        problems.append(
+            "tolerance: auto changes the last bit of the weights from inside, so the command must be watched; expected "
+            "probe=True in it (no --loss-log), or a number such as 1e-4"
+        )
     return problems + _after_the_end(workload, parsed)
 
 

@@ -18,6 +18,7 @@ from harness.crash_states import CrashState
 from harness.grammar import parse
 from harness.plan import Plan, make_plan
 from harness.scenario import Scenario
+from harness.seal import seal_of
 from harness.store import Record, RecordWriter, RunDirectory, read_records
 from harness.trace import Operation, Trace
 
@@ -143,7 +144,7 @@ def _write_supervisor(recorded: Recorded, state: CrashState, folder: Path, direc
         exited = {"code": None, "signal": "SIGKILL", "kind": "own-kill", "max_memory_kib": 0, "cpu_s": 0.0}
         log.write("exited", rank=rank, **exited)
     log.write("files", moment="end", **checkpoint_files.listing(directory, directory.checkpoints))
-    log.write("ended", duration_s=0.0, outcome="failed", rebuilt=True)
+    log.write("ended", duration_s=0.0, outcome="failed", rebuilt=True, sealed=seal_of(folder))
     log.close()
 
 

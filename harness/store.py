@@ -28,8 +28,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from harness import seal
 from harness.errors import UsageError
+from harness.log_fields import wrong_field
 from harness.plan import Plan, read_plan, write_plan
+from harness.scenario import MAX_RANKS
 
 Record = dict[str, Any]
 Files = dict[str, tuple[int, str]]  # relative path → (size in bytes, sha256)
@@ -63,9 +66,13 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
         return [], []
     if not path.is_file():
         return [], [f"{path.name} is no file"]
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        return [], [f"{path.name} cannot be read: {error.strerror}"]
     records: list[Record] = []
     problems: list[str] = []
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+    for number, line in enumerate(content.split(b"\n"), 1):
         if not line:
             continue
         try:
@@ -75,38 +82,11 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
             continue
         if not isinstance(record, dict) or not isinstance(record.get("event"), str):
             problems.append(f"{path.name} line {number} is no event record: {line[:60]!r}")
-        elif wrong := _wrong_field(record):
+        elif wrong := wrong_field(record):
             problems.append(f"{path.name} line {number} has no usable {wrong!r} in its {record['event']!r} record: {line[:60]!r}")
         else:
             records.append(record)
     return records, problems
-
-
-# The fields that the properties below read without asking, so that a damaged log is a problem in words and not a KeyError.
-_RELIED_ON: dict[str, dict[str, type]] = {
-    "resume": {"step": int},
-    "launched": {"world_size": int},
-    "exited": {"rank": int},
-    "files": {"moment": str, "files": dict},
-}
-
-
-def _wrong_field(record: Record) -> str:
-    """The first field that is missing or of another type, or ""."""
-    for name, kind in _RELIED_ON.get(record["event"], {}).items():
-        if type(record.get(name)) is not kind:
-            return name
-    if record["event"] == "files":
-        if not all(map(_is_file_entry, record["files"].values())):
-            return "files"
-        heads = record.get("heads", {})
-        if not isinstance(heads, dict) or not all(isinstance(e, list) and all(map(_is_file_entry, e)) for e in heads.values()):
-            return "heads"
-    return ""
-
-
-def _is_file_entry(entry: Any) -> bool:
-    return isinstance(entry, list) and len(entry) == 2 and type(entry[0]) is int and isinstance(entry[1], str)
 
 
 @dataclass(frozen=True)
@@ -190,6 +170,7 @@ class Batch:
     max_norm: float = math.nan
     stepped_norm: float | None = None
     micro_batches: int | None = None
+    learning_rate: float = math.nan
 
     @classmethod
     def of(cls, record: Record) -> Batch:
@@ -210,6 +191,7 @@ class Batch:
             max_norm=parse_float(record.get("max_norm", "nan")),
             stepped_norm=None if record.get("stepped_norm") is None else parse_float(record["stepped_norm"]),
             micro_batches=None if record.get("micro_batches") is None else int(record["micro_batches"]),
+            learning_rate=parse_float(record.get("learning_rate")),
         )
 
 
@@ -329,6 +311,8 @@ class Baseline:
             batches were equal.
         other_launch: why the second run was not started in the faster way, in words; "" where it was, or none was asked for.
         files: what it left in the checkpoint directory; None where that was not recorded.
+        flipped: batches done → event log per rank of the same run with the last bit of every weight flipped there.
+        problems: what of its files is not as it was stored.
     """
 
     world_size: int
@@ -337,6 +321,8 @@ class Baseline:
     noise: frozenset[str] = frozenset()
     other_launch: str = ""
     files: Files | None = None
+    flipped: dict[int, dict[int, RankLog]] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
 
 
 def read_rank_logs(path: Path) -> dict[int, RankLog]:
@@ -346,6 +332,9 @@ def read_rank_logs(path: Path) -> dict[int, RankLog]:
         number = file.stem.removeprefix("rank-")
         if number.isdecimal():
             records, problems = read_records(file)
+            # Each rank has a file of its own; what another one says in it got there by accident.
+            others = {r["rank"] for r in records if r.get("rank") not in (None, int(number))}
+            problems += [f"{file.name} has records of rank {other}" for other in sorted(others)]
             logs[int(number)] = RankLog(int(number), records, problems)
     _fill_global_losses(logs)
     return dict(sorted(logs.items()))
@@ -382,8 +371,13 @@ def read_attempt(path: Path) -> AttemptRun:
     launched = any(record["event"] == "launched" for record in supervisor)
     if launched and not (path / "operations.jsonl").exists():
         more.append("operations.jsonl is missing, so nobody knows what the ranks wrote")
+    more += seal.broken(path, _last(supervisor, "launched"), _last(supervisor, "ended"))
     index = int(path.name.removeprefix("attempt-"))
     return AttemptRun(index, path, read_rank_logs(path), supervisor, operations, problems + more)
+
+
+def _last(records: list[Record], event: str) -> Record | None:
+    return next((record for record in reversed(records) if record["event"] == event), None)
 
 
 def read_run(path: Path) -> Run:
@@ -394,6 +388,17 @@ def read_run(path: Path) -> Run:
     """
     directory = RunDirectory(path)
     return Run(directory, read_plan(directory.plan_file), [read_attempt(attempt) for attempt in directory.attempts()])
+
+
+def flipped_folder(golden: Path, after: int) -> Path:
+    """Where the logs of the run lie in which the last bit of every weight was flipped after so many batches."""
+    return golden / f"flipped-{after:08d}"
+
+
+def read_flipped(golden: Path) -> dict[int, dict[int, RankLog]]:
+    """Batches done → event logs of the run in which the last bit of every weight was flipped there."""
+    found = {folder.name.removeprefix("flipped-"): folder for folder in sorted(golden.glob("flipped-*"))}
+    return {int(after): read_rank_logs(folder) for after, folder in found.items() if after.isdecimal()}
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -407,10 +412,15 @@ def read_baseline(path: Path) -> Baseline:
     try:
         facts = json.loads(file.read_bytes())
         world_size, unstable = int(facts["world_size"]), str(facts["unstable"])
+        if not 1 <= world_size <= MAX_RANKS:
+            raise ValueError(f"world_size {world_size}")
+        sealed = facts.get("sealed")
+        problems = seal.broken_files(path, sealed) if isinstance(sealed, dict) else []
         noise = frozenset(map(str, facts.get("noise", ())))
         said, _ = read_records(path / "attempt.jsonl")
         left = _files_in([record for record in said if (record["event"], record.get("moment")) == ("files", "end")])
-        return Baseline(world_size, read_rank_logs(path), unstable, noise, str(facts.get("other_launch", "")), left)
+        other = str(facts.get("other_launch", ""))
+        return Baseline(world_size, read_rank_logs(path), unstable, noise, other, left, read_flipped(path), tuple(problems))
     except OSError as error:
         raise UsageError(
             [f"cannot read the baseline {file}: {error.strerror}; without it there is nothing to compare with"]

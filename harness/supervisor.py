@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness import checkpoint_files, crash, tree
+from harness import checkpoint_files, crash, seal, tree
 from harness.crash_states import survivors_found
 from harness.errors import CapabilityError, LaunchError
 from harness.fault import PowerCutFault, SignalFault
@@ -156,7 +156,9 @@ class AttemptRunner:
         self._injector = Injector(attempt, self._root, self._logs, self, self._operations, self._recorder, last_rank, self._texts)
         self._log.write("files", moment="begin", **checkpoint_files.listing(self._directory, self._root))
         launch, faults = self._plan.scenario.launch, list(map(str, attempt.faults))
-        self._log.write("launched", index=attempt.index, world_size=attempt.world_size, launch=launch, faults=faults)
+        self._log.write(
+            "launched", index=attempt.index, world_size=attempt.world_size, launch=launch, faults=faults, log=seal.VERSION
+        )
         connection = self._launcher.connect()
         try:
             with reserved_port() as port:
@@ -183,9 +185,10 @@ class AttemptRunner:
         done = bool(ends) and all(end.kind == "exited" and end.code == 0 for end in ends) and not self._left_when_asked()
         if self._loss_log is not None:
             self._loss_log.end(done, reached_before(list(self._directory.attempts())[: attempt.index]))
-        self._log.write("ended", duration_s=time.monotonic() - started, outcome="done" if done else "failed")
-        self._log.close()
         self._operations.close()
+        sealed = seal.seal_of(self._folder)
+        self._log.write("ended", duration_s=time.monotonic() - started, outcome="done" if done else "failed", sealed=sealed)
+        self._log.close()
         return Outcome(done, disturbed=bool(attempt.live or attempt.disk))
 
     def _left_when_asked(self) -> bool:

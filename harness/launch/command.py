@@ -50,6 +50,7 @@ def launch_spec(
     environment = {
         "HARNESS_EVENT_LOG": str(folder),
         "HARNESS_NUMERIC_FAULTS": numeric_variable(plan.numeric),
+        "HARNESS_FLIP_AFTER_BATCH": "" if plan.flip_after is None else str(plan.flip_after),
         **_NETWORK,
         **THREADS,
     }

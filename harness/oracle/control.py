@@ -32,9 +32,10 @@ _SHOWN_PROBLEMS = 5
 def control(run: Run, baseline: Baseline) -> list[Finding]:
     """Checks the records themselves."""
     findings = _baseline(baseline)
-    findings += [inconclusive("not-comparable", _ORACLE, f"broken log: {text}") for text in run.problems[:_SHOWN_PROBLEMS]]
+    broken = run.problems[:_SHOWN_PROBLEMS]
+    findings += [inconclusive("not-comparable", _ORACLE, f"broken log: {text}", void=True) for text in broken]
     if not run.attempts:
-        findings.append(inconclusive("harness-error", _ORACLE, "no attempt was recorded; expected at least one"))
+        findings.append(inconclusive("harness-error", _ORACLE, "no attempt was recorded; expected at least one", void=True))
     for attempt in run.attempts:
         findings += _attempt(attempt)
     return findings + (_first_launch(run) if run.attempts else [])
@@ -54,28 +55,39 @@ def _baseline(baseline: Baseline) -> list[Finding]:
     for log in baseline.ranks.values():
         _ = log.batches  # malformed batches are found when they are first read
         problems += [f"broken log of the uninterrupted run: {text}" for text in log.problems]
-    return findings + [inconclusive("not-comparable", _ORACLE, text) for text in problems[:_SHOWN_PROBLEMS]]
+    steps = {tuple(batch.batch for batch in log.batches) for log in baseline.ranks.values()}
+    if len(steps) > 1 and not problems:
+        problems.append("the ranks of the uninterrupted run did not do the same batches")
+    problems += [f"broken log of the uninterrupted run: {text}" for text in baseline.problems]
+    return findings + [inconclusive("not-comparable", _ORACLE, text, void=True) for text in problems[:_SHOWN_PROBLEMS]]
 
 
 def _attempt(attempt: AttemptRun) -> list[Finding]:
     where = {"attempt": attempt.index}
     if not attempt.of("launched"):
-        return [inconclusive("harness-error", _ORACLE, f"attempt {attempt.index} was never launched", **where)]
+        return [inconclusive("harness-error", _ORACLE, f"attempt {attempt.index} was never launched", void=True, **where)]
     if not attempt.of("ended"):
-        text = f"attempt {attempt.index} was never ended: the harness stopped during it"
-        return [inconclusive("harness-error", _ORACLE, text, **where)]
+        text = f"attempt {attempt.index} was never ended: the harness stopped during it, or it still runs"
+        return [inconclusive("harness-error", _ORACLE, text, void=True, **where)]
     escaped = [f"unseen writes in attempt {attempt.index}: {record.get('what')}" for record in attempt.of("escaped")]
     findings = [inconclusive("not-comparable", _ORACLE, text, **where) for text in escaped[:_SHOWN_PROBLEMS]]
     for rank, log in attempt.ranks.items():
         for record in log.of("probe-failed"):
             text = f"the probe of rank {rank} failed in attempt {attempt.index} and saw nothing more: {record.get('error')}"
             findings.append(inconclusive("not-comparable", _ORACLE, text, rank=rank, **where))
+    for rank, log in attempt.ranks.items():
+        if log.batches and not log.of("resume"):
+            text = f"rank {rank} of attempt {attempt.index} did batches and never said where it began (no `resume` record)"
+            findings.append(inconclusive("not-comparable", _ORACLE, text, rank=rank, **where))
+        if rank >= attempt.world_size:
+            text = f"there is a log of rank {rank} in attempt {attempt.index}, which has {attempt.world_size} ranks"
+            findings.append(inconclusive("not-comparable", _ORACLE, text, rank=rank, void=True, **where))
     for rank in range(attempt.world_size):
         exit_record = exit_of(attempt, rank)
         if rank in attempt.ranks or not (exit_record is None or succeeded(exit_record)):
             continue  # a rank that failed or was killed before its first line has its end to speak for it
         text = f"rank {rank} of attempt {attempt.index} has no event log ({exit_text(exit_record)})"
-        findings.append(inconclusive("not-comparable", _ORACLE, text, rank=rank, **where))
+        findings.append(inconclusive("not-comparable", _ORACLE, text, rank=rank, void=True, **where))
     return findings
 
 

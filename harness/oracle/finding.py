@@ -34,6 +34,8 @@ class Finding:
         expected: what should have been, exact.
         found: what was, exact.
         late: a state that was right after the load, and was seen to be wrong later.
+        limit: of a difference of a loss, the largest one that was allowed there; None where that is the scenario's tolerance.
+        void: the records themselves are not what was recorded, so that nothing else that is read off them counts.
     """
 
     outcome: Outcome
@@ -48,6 +50,8 @@ class Finding:
     expected: str = ""
     found: str = ""
     late: bool = False
+    limit: float | None = None
+    void: bool = False
 
     def __post_init__(self) -> None:
         """Refuses words that no report knows: a misspelt kind would otherwise hide in every table."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from harness.oracle.finding import Finding, fail, hex_text, inconclusive, numbers_text
 from harness.oracle.history import History, finished, same_work
+from harness.oracle.noise import Allowed, allowed, unusable
 from harness.store import AttemptRun, Baseline, Batch, Run
 
 _ORACLE = "loss"
@@ -72,8 +73,8 @@ def loss(run: Run, baseline: Baseline) -> list[Finding]:
     comparable = [attempt for attempt in run.attempts if same_work(run, baseline, attempt)]
     findings = _batch_sets(run, baseline) if comparable == run.attempts else []
     for attempt in comparable:
-        findings += _first_difference(attempt, list(_pairs(attempt, baseline)), run.plan.scenario.tolerance)
-    return findings
+        findings += _first_difference(attempt, list(_pairs(attempt, baseline)), allowed(run, baseline, attempt))
+    return findings + [inconclusive("not-comparable", _ORACLE, f"tolerance auto: {why}") for why in unusable(run, baseline)]
 
 
 def max_difference(run: Run, baseline: Baseline) -> float | None:
@@ -82,16 +83,21 @@ def max_difference(run: Run, baseline: Baseline) -> float | None:
     Returns:
         NaN if any difference is not a number; None if nothing could be compared.
     """
-    found = [
-        difference
-        for attempt in run.attempts
-        if same_work(run, baseline, attempt)
-        for pair in _pairs(attempt, baseline)
-        for difference, _, _ in pair.differences
-    ]
+    found = largest_differences(run, baseline).values()
     if any(math.isnan(difference) for difference in found):
         return math.nan
     return max(found, default=None)
+
+
+def largest_differences(run: Run, baseline: Baseline) -> dict[int, float]:
+    """Batch → the largest |resumed − uninterrupted| of any compared loss of it, NaN if one is no number."""
+    found: dict[int, float] = {}
+    for attempt in run.attempts:
+        for pair in _pairs(attempt, baseline) if same_work(run, baseline, attempt) else ():
+            for difference, _, _ in pair.differences:
+                known = found.get(pair.found.batch, 0.0)
+                found[pair.found.batch] = known if difference <= known or math.isnan(known) else difference
+    return found
 
 
 def _pairs(attempt: AttemptRun, baseline: Baseline) -> Iterator[_Pair]:
@@ -108,11 +114,12 @@ def _pairs(attempt: AttemptRun, baseline: Baseline) -> Iterator[_Pair]:
             yield _Pair(rank, expected, batch, own=same)
 
 
-def _first_difference(attempt: AttemptRun, pairs: list[_Pair], tolerance: float) -> list[Finding]:
-    different = [pair for pair in pairs if pair.differs(tolerance)]
+def _first_difference(attempt: AttemptRun, pairs: list[_Pair], most: Allowed) -> list[Finding]:
+    different = [pair for pair in pairs if pair.differs(most(pair.found.batch))]
     if not different:
         return []
     number = different[0].found.batch
+    tolerance = most(number)
     here = [pair for pair in different if pair.found.batch == number]
     # The global mean is off on every rank; a rank whose own loss is off tells where it began.
     pair = next((pair for pair in here if len(pair.beyond(tolerance)) == len(pair.differences)), here[0])
@@ -131,7 +138,7 @@ def _first_difference(attempt: AttemptRun, pairs: list[_Pair], tolerance: float)
     # Before any resume nothing can have been lost: the arithmetic of the step is another one.
     component = "gradients" if attempt.index == 0 else "none"
     place = {"component": component, "step": step, "rank": pair.rank, "attempt": attempt.index}
-    return [fail("diverged", _ORACLE, message, expected=expected, found=found, **place)]
+    return [fail("diverged", _ORACLE, message, expected=expected, found=found, limit=tolerance, **place)]
 
 
 def _where(attempt: AttemptRun, number: int, first: int) -> str:

@@ -3,8 +3,9 @@
 Responsible for: the worst wins (FAIL over INCONCLUSIVE over PASS), and among findings of one outcome the root: what came
 first and explains the others. Not responsible for: finding anything (the oracles), or printing it (`harness.report`).
 
-One exception to "the worst wins": a baseline that differs from itself makes the case INCONCLUSIVE whatever else was seen,
-since nothing can be held against a job that does not repeat itself. What else was seen stays among the findings.
+Two exceptions to "the worst wins". A baseline that differs from itself makes the case INCONCLUSIVE whatever else was seen, since
+nothing can be held against a job that does not repeat itself; so do records that were changed, lost, or are still being written,
+since what is read off them may never have happened. What else was seen stays among the findings.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.oracle.diagnosis import Diagnosis
 from harness.oracle.finding import COMPONENTS, Finding
+from harness.oracle.noise import Noise
 
 # Two failures of different ranks of this list: the higher is the root. Within one, the earlier attempt, then the order here.
 # What the trainer did with its checkpoints and processes explains its numbers; numbers explain the digests that differ by
@@ -78,6 +81,8 @@ class Verdict:
         replay: path of the replay file.
         duration_s: seconds that all attempts took.
         expect: what the job was to do in the end, `resumes` or `refuses`.
+        diagnosis: the cause of a FAIL; None for any other outcome.
+        noise: what one flipped last bit makes of the loss; None unless the tolerance is `auto`.
     """
 
     id: str
@@ -94,6 +99,8 @@ class Verdict:
     replay: str = ""
     duration_s: float = 0.0
     expect: str = "resumes"
+    diagnosis: Diagnosis | None = None
+    noise: Noise | None = None
 
     @property
     def root(self) -> Finding | None:
@@ -127,6 +134,8 @@ class Verdict:
             "lost_steps": max(self.lost_steps, default=None),
             "replay": self.replay,
             "duration_s": self.duration_s,
+            "noise": None if self.noise is None else self.noise.to_json(),
+            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
         }
 
 
@@ -144,8 +153,8 @@ def decide(findings: Sequence[Finding]) -> tuple[Literal["PASS", "FAIL", "INCONC
     """
     if not findings:
         return "PASS", (), "none"
-    unstable = any(finding.kind == "baseline-unstable" for finding in findings)
-    ordered = _numbers_first(sorted(findings, key=lambda finding: _weight(finding, unstable)))
+    nothing_counts = any(finding.kind == "baseline-unstable" or finding.void for finding in findings)
+    ordered = _numbers_first(sorted(findings, key=lambda finding: _weight(finding, nothing_counts)))
     root = ordered[0]
     return root.outcome, ordered, _component(root, ordered)
 
@@ -163,10 +172,11 @@ def weight_of(kind: str) -> int:
     return next(index for index, kinds in enumerate(_RANKS) if kind in kinds)
 
 
-def _weight(finding: Finding, unstable: bool) -> tuple[int, int, int, int]:
+def _weight(finding: Finding, nothing_counts: bool) -> tuple[int, int, int, int]:
     """Sorts the root to the front; findings of equal weight keep their order."""
     if finding.outcome == "INCONCLUSIVE":
-        return (0 if unstable else 2, _REASONS.index(finding.kind), 0, 0)
+        own = -1 if finding.void else _REASONS.index(finding.kind)
+        return (0 if nothing_counts else 2, own, 0, 0)
     rank = weight_of(finding.kind)
     # What is wrong in the uninterrupted run already (attempt None) came before everything.
     attempt = _BEFORE_ALL_ATTEMPTS if finding.attempt is None else finding.attempt

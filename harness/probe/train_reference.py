@@ -18,6 +18,8 @@ from torch.optim import Optimizer
 
 from harness.probe.digest import components_of, digest_components
 from harness.probe.event_log import EventLog, format_float
+from harness.probe.injected.resume_probe.flip import VARIABLE as FLIP_VARIABLE
+from harness.probe.injected.resume_probe.flip import flip_after, flip_last_bits
 from harness.probe.numeric import VARIABLE as NUMERIC_VARIABLE
 from harness.probe.numeric import NumericFault, apply_numeric_faults, parse_numeric_faults
 from harness.probe.whole import whole_digests
@@ -37,9 +39,12 @@ class ProbeHooks(TrainingHooks):
     Args:
         directory: Where the log goes, or None for no log.
         faults: What to plant.
+        flip: After how many batches the last bit of every weight is flipped, or None.
     """
 
-    def __init__(self, directory: Path | None, faults: tuple[NumericFault, ...]) -> None:
+    def __init__(self, directory: Path | None, faults: tuple[NumericFault, ...], flip: int | None = None) -> None:
+        self._flip = flip
+        self._training: Training | None = None
         self._directory = directory
         self._faults = faults
         self._log: EventLog | None = None
@@ -71,8 +76,13 @@ class ProbeHooks(TrainingHooks):
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             self._stepped_norm = global_l2_norm(parameters)
 
+        self._training = training
         if self._log is not None:
             training.optimizer.register_step_pre_hook(measure)
+
+    def _flip_at(self, batch: int) -> None:
+        if batch == self._flip and self._training is not None:
+            flip_last_bits(self._training.model.parameters())
 
     def resume(
         self, step: int, checkpoint: str | None, skipped: Sequence[SkippedCheckpoint], world_size_saved: int | None
@@ -80,8 +90,10 @@ class ProbeHooks(TrainingHooks):
         """Record where training goes on from."""
         passed_over = [{"path": damaged.path, "reason": damaged.reason} for damaged in skipped]
         self._write("resume", step=step, checkpoint=checkpoint, skipped=passed_over, world_size_saved=world_size_saved)
+        if checkpoint is None:
+            self._flip_at(0)
 
-    def state(self, moment: Literal["save", "load", "end"], training: Training) -> None:
+    def state(self, moment: Literal["start", "save", "load", "end"], training: Training) -> None:
         """Record the digest of every component."""
         if self._log is not None:
             components = components_of(training)
@@ -99,6 +111,7 @@ class ProbeHooks(TrainingHooks):
         for name in _FLOAT_FIELDS:
             fields[name] = None if fields[name] is None else format_float(fields[name])
         self._write("batch", tag="STEP" if report.reason is None else "SKIP", **fields)
+        self._flip_at(report.batch)
 
     def save_begin(self, step: int, checkpoint: str) -> None:
         """Record that a save starts."""
@@ -133,7 +146,7 @@ def build_hooks(environment: Mapping[str, str]) -> ProbeHooks:
     """
     directory = environment.get(LOG_VARIABLE)
     faults = parse_numeric_faults(environment.get(NUMERIC_VARIABLE, ""))
-    return ProbeHooks(Path(directory) if directory else None, faults)
+    return ProbeHooks(Path(directory) if directory else None, faults, flip_after(environment.get(FLIP_VARIABLE)))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -69,8 +69,8 @@ class TrainingHooks:
     ) -> None:
         """A checkpoint is loaded, or (checkpoint None) there is none and training starts afresh."""
 
-    def state(self, moment: Literal["save", "load", "end"], training: Training) -> None:
-        """The state may be looked at, not changed: just before a save, just after a load, at the end."""
+    def state(self, moment: Literal["start", "save", "load", "end"], training: Training) -> None:
+        """The state may be looked at, not changed: before any load, just before a save, just after a load, at the end."""
 
     def logits(self, logits: Tensor, batch: int, micro_batch: int) -> Tensor:  # noqa: ARG002  for those who override it
         """Return the logits to use for this micro-batch of this batch, both counted from 1."""

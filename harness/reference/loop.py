@@ -97,6 +97,7 @@ def resume(training: Training, store: CheckpointStore, hooks: TrainingHooks, say
     Raises:
         RefusalError: See `CheckpointStore.resume`.
     """
+    hooks.state("start", training)
     resumption = store.resume(training)
     scan = resumption.scan
     for damaged in scan.skipped:

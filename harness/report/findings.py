@@ -115,6 +115,7 @@ def _of_case(case: Case) -> Found:
 def _of_cause(part: Part, cause: Cause) -> Found:
     root = cause.shortest.verdict.root
     lines = [f"the first: {root.message}"] if root is not None else []
+    lines += _diagnosis(cause.shortest.verdict)
     lines += [f"fault: {sentence}" for sentence in cause.shortest.state.faults]
     seen = f"{num(cause.num_states, 'state')} of {part.name}"
     return Found(cause.kind, cause.component, cause.text, (seen,), tuple(lines), cause.kept[0] / "plan.toml")
@@ -124,8 +125,13 @@ def _of_search(part: Part, cause: ErrorCause | DamageCause) -> Found:
     path = cause.first.directory if isinstance(cause, ErrorCause) else cause.first.path
     seen = f"{num(cause.num_cases, 'case')} of {part.name}"
     root = cause.first.verdict.root
-    lines = (f"the first: {root.message}",) if root is not None else ()
-    return Found(cause.kind, cause.component, cause.text, (seen,), lines, path / "plan.toml")
+    lines = [f"the first: {root.message}"] if root is not None else []
+    lines += _diagnosis(cause.first.verdict)
+    return Found(cause.kind, cause.component, cause.text, (seen,), tuple(lines), path / "plan.toml")
+
+
+def _diagnosis(verdict: Verdict) -> list[str]:
+    return [] if verdict.diagnosis is None else [f"diagnosis: {verdict.diagnosis.text}"]
 
 
 def text(check: Check) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.oracle.finding import Finding
 from harness.oracle.history import parse_quietly
+from harness.oracle.noise import Noise
 from harness.oracle.state import BEFORE_SAVE, IN_BASELINE, short
 from harness.oracle.verdict import FiredFault, Verdict, likely_causes
 
@@ -37,10 +38,13 @@ def render(verdict: Verdict, run_directory: Path) -> str:
         return _pass(verdict)
     lines = [f"{verdict.outcome} {root.kind}: {root.message}"]
     if verdict.outcome == "FAIL":
-        lines += _values(root, verdict.tolerance)
+        lines += _values(root, verdict.tolerance if root.limit is None else root.limit)
+    lines += _noise(verdict.noise)
     causes = likely_causes(root, verdict.findings)
     lines += _lost(causes)
     lines += [f"also: {finding.kind}: {finding.message}" for finding in _others(root, verdict.findings)]
+    if verdict.diagnosis is not None:
+        lines.append(f"diagnosis: {verdict.diagnosis.text}")
     lines += [f"fault: {_fault(fired)}" for fired in verdict.fired] or ["fault: none fired"]
     if verdict.outcome == "INCONCLUSIVE":
         lines.append(f"next: {_NEXT[root.kind]}")
@@ -57,7 +61,26 @@ def _pass(verdict: Verdict) -> str:
         resumed = "no resume"
     if verdict.expect == "refuses":
         resumed += ", refused as it was to, nothing changed"
-    return f"PASS {verdict.id}: {resumed}, {_difference(verdict)}"
+    return "\n  ".join([f"PASS {verdict.id}: {resumed}, {_difference(verdict)}", *_noise(verdict.noise)])
+
+
+def _noise(noise: Noise | None) -> list[str]:
+    """How far a difference is from what one flipped last bit makes, and how much that makes of it."""
+    if noise is None:
+        return []
+    flip = f"one flipped last bit of every weight after batch {noise.after} makes {noise.first:.1e} at once"
+    flip += f" and {noise.last:.1e} within {noise.num_batches} batches"
+    times = "" if noise.times is None else f"the largest difference is {_times(noise.times)} what it makes"
+    chaotic = ""
+    if noise.is_chaotic:
+        chaotic = "; the job is chaotic: an error below that cannot be told from rounding, so that nothing is known of small ones"
+    return [f"noise: {'; '.join(filter(None, (flip, times)))}{chaotic}"]
+
+
+def _times(times: float) -> str:
+    if times == 0:
+        return "0×"
+    return f"{times:.1f}×" if 0.1 <= times < 100 else f"{times:.1e}×"
 
 
 def _difference(verdict: Verdict) -> str:
@@ -66,7 +89,8 @@ def _difference(verdict: Verdict) -> str:
         return "no loss was compared"
     if largest == 0:
         return "max |diff| 0, bit-equal"
-    text = f"max |diff| {largest:.1e} (tolerance {_shortest(verdict.tolerance)})"
+    limit = "auto" if verdict.noise is not None else _shortest(verdict.tolerance)
+    text = f"max |diff| {largest:.1e} (tolerance {limit})"
     return text + ", not bit-equal although the number of ranks is the same" if verdict.same_world_size else text
 
 

@@ -98,8 +98,8 @@ def test_a_log_that_is_not_there_is_empty(tmp_path):
 
 
 def test_a_log_that_ends_without_a_line_end_is_read_to_its_end(log):
-    log.write_bytes(lines({"event": "start"}, {"event": "end"})[:-1])
-    assert read_records(log) == ([{"event": "start"}, {"event": "end"}], [])
+    log.write_bytes(lines({"event": "start"}, {"event": "stop"})[:-1])
+    assert read_records(log) == ([{"event": "start"}, {"event": "stop"}], [])
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_a_log_that_ends_without_a_line_end_is_read_to_its_end(log):
     ],
 )
 def test_a_bad_line_is_named_and_the_lines_around_it_are_read(log, bad, problem):
-    log.write_bytes(lines({"event": "start"}) + bad + b"\n\n" + lines({"event": "end"}))
+    log.write_bytes(lines({"event": "start"}) + bad + b"\n\n" + lines({"event": "stop"}))
     records, problems = read_records(log)
-    assert [record["event"] for record in records] == ["start", "end"]
+    assert [record["event"] for record in records] == ["start", "stop"]
     assert len(problems) == 1
     assert problems[0].startswith(problem)
     assert len(problems[0]) < 200
@@ -143,7 +143,7 @@ def test_a_bad_line_is_named_and_the_lines_around_it_are_read(log, bad, problem)
 @given(cut=st.integers(0, 10_000), junk=st.binary(max_size=30), at=st.integers(0, 10_000))
 @example(cut=0, junk=b"", at=0)
 def test_whatever_happened_to_a_log_whole_lines_before_it_are_read(tmp_path_factory, cut, junk, at):
-    whole = lines({"event": "start"}, *(batch(n) for n in range(1, 6)), {"event": "end"})
+    whole = lines({"event": "start"}, *(batch(n) for n in range(1, 6)), {"event": "stop"})
     at %= len(whole) + 1
     path = tmp_path_factory.getbasetemp() / "damaged-rank-0.jsonl"
     path.write_bytes(whole[:at] + junk + whole[at + cut % 200 :])
@@ -260,7 +260,8 @@ def test_an_attempt_is_read_as_it_was_recorded(attempt):
             {"event": "files", "moment": "end", "files": {"step-4.pt": [10, "ab"]}},
         )
     )
-    (attempt / "operations.jsonl").write_bytes(lines({"event": "operation", "n": 1}))
+    operation = {"event": "operation", "n": 1, "operation": "write", "path": "a"}
+    (attempt / "operations.jsonl").write_bytes(lines(operation))
     for rank in (10, 2, 0):
         (attempt / f"rank-{rank}.jsonl").write_bytes(lines(batch(rank=rank)))
     (attempt / "rank-1.stderr").write_bytes(b"boom \xff\n")
@@ -273,7 +274,7 @@ def test_an_attempt_is_read_as_it_was_recorded(attempt):
     assert read.of("exited", code=1) == [read.exits[0]]
     assert read.files("begin") == {}
     assert read.files("end") == {"step-4.pt": (10, "ab")}
-    assert read.operations == [{"event": "operation", "n": 1}]
+    assert read.operations == [operation]
     assert read.stderr(1) == "boom \ufffd\n"
     assert read.stderr(0) == "launcher\n"
     assert read.problems == []

@@ -53,6 +53,10 @@ def test_the_whole_way_from_records_to_text():
         "FAIL diverged: loss differs at step 13, the first step after the resume (2 of 12 differ)\n"
         "  uninterrupted 0x1.4dp+1   resumed 0x1.4d8p+1   |diff| 3.9e-03 > 1e-04\n"
         f"  lost: rng.python (digest {digest('rng.python', 1, 12)[:4]}… before the save, 51e0… after the load), rank 1\n"
+        "  diagnosis: The rng.python of rank 1 went wrong; it shows as diverged at step 13, in attempt 1. It was "
+        "right just before the save of step-00000012.pt and wrong just after its load. The nearest fault: sigkill rank 1 at step "
+        "14, rank 1, attempt 0, step 14. Look into step-00000012.pt. Not known: whether the file lacks it or the load does not "
+        "restore it, since nobody else has read the file; why: no known pattern fits.\n"
         "  fault: sigkill rank 1 at step 14, attempt 0\n"
         "  repeat: harness replay runs/case/plan.toml"
     )

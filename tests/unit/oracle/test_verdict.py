@@ -131,6 +131,8 @@ def test_json_is_the_entry_of_the_contract():
         "lost_steps": 3,
         "replay": "runs/case/plan.toml",
         "duration_s": 1.5,
+        "noise": None,
+        "diagnosis": None,
     }
     json.dumps(verdict.to_json(), allow_nan=False)
 

@@ -159,11 +159,12 @@ def test_the_hooks_are_called_in_order(tmp_path):
     recorder = Recorder()
     assert main(["--out", str(tmp_path), "--steps", "2"], recorder) == 0
     name = "step-00000002.pt"
-    expected = ["start", "resume 0 None None", "batch 1", "batch 2", "state save", f"begin {name}", f"end {name}", "state end"]
+    expected = ["start", "state start", "resume 0 None None", "batch 1", "batch 2"]
+    expected += ["state save", f"begin {name}", f"end {name}", "state end"]
     assert recorder.calls == [*expected, "end 2 2"]
     recorder = Recorder()
     assert main(["--out", str(tmp_path), "--steps", "2"], recorder) == 0
-    assert recorder.calls == ["start", f"resume 2 {name} 1", "state load", "state end", "end 2 2"]
+    assert recorder.calls == ["start", "state start", f"resume 2 {name} 1", "state load", "state end", "end 2 2"]
 
 
 def test_a_skipped_batch_changes_nothing_but_the_position(tmp_path):

@@ -51,6 +51,11 @@ def gradients(found: Found) -> dict[str, object]:
     return {name: value.grad for name, value in _parameters(found).items() if value.grad is not None}
 
 
+def weights(found: Found) -> list[torch.Tensor]:
+    """The parameters that are trained."""
+    return list(_parameters(found).values())
+
+
 def _parameters(found: Found) -> dict[str, torch.Tensor]:
     owned = {id(p) for one in found.optimizers for group in one.param_groups for p in group["params"]}
     return {

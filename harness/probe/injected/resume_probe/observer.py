@@ -28,7 +28,9 @@ from torch.optim.optimizer import Optimizer
 
 from . import digests, memory
 from .attributes import Attributes
-from .content import content, gradients, plain_name, values
+from .content import content, gradients, plain_name, values, weights
+from .flip import VARIABLE as FLIP_VARIABLE
+from .flip import flip_after, flip_last_bits
 from .found import Found
 from .golden import Golden, Unfinished, read_earlier, read_golden
 from .log import Log, hex_of
@@ -95,6 +97,7 @@ class Observer:
         self._saved_at = (0, 0)
         self._background = False  # the current save was seen to begin in another thread: when, is chance
         self._faults: list[dict[str, Any]] = json.loads(os.environ.get("HARNESS_NUMERIC_FAULTS") or "[]")
+        self._flip = flip_after(os.environ.get(FLIP_VARIABLE))
         self._saves = Saves(root, self._save_begins, lambda: self._saved_at[0] != self._batch, self._save_ends, self.fail)
 
     def fail(self, where: str, error: Exception) -> None:
@@ -258,6 +261,9 @@ class Observer:
             self._dirty = False
         if figures := self._memory.after(self._batch):
             self.log.write("memory", batch=self._batch, **figures)
+        if self._batch == self._flip:
+            self._flip = None
+            flip_last_bits(weights(self._found or self._look()))
 
     def _start(self, taken: Sequence[int]) -> None:
         self._begun, self._thread = True, threading.get_ident()
