@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from harness.cli.common import exit_code, make_writable, no_folder, no_place_for, write
+from harness.cli.common import exit_code, make_writable, no_folder
+from harness.cli.outputs import Outputs, output_options
 from harness.errors import UsageError
 
 
@@ -16,20 +17,22 @@ from harness.errors import UsageError
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where the new run directory goes."
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the result as JSON.")
-def replay(file: Path, out: Path, json_file: Path | None) -> int:
+@output_options
+def replay(file: Path, out: Path, outputs: Outputs) -> int:
     """Runs the case of a replay file (a plan.toml, or the run directory that holds it) once more.
 
     Example: harness replay runs/test_x/plan.toml
     """
     from harness.case import Workbench, run_case
     from harness.plan import read_plan, versions
-    from harness.report.result import result, to_text
+    from harness.report.checked import case_document
+    from harness.report.document import now
     from harness.report.text import render
     from harness.session import Session
     from harness.store import read_baseline
 
-    problems = [*no_folder(out), *no_place_for(json_file, out)]
+    began = now()
+    problems = [*no_folder(out), *outputs.problems(out)]
     try:
         plan = read_plan(file)
     except UsageError as error:
@@ -46,7 +49,7 @@ def replay(file: Path, out: Path, json_file: Path | None) -> int:
     finally:
         session.close()
     click.echo(render(verdict, directory.path))
-    if json_file:
-        document = result(["harness", *sys.argv[1:]], plan.scenario, read_baseline(directory.golden), [verdict])
-        write(json_file, to_text(document))
+    found = [(verdict, directory.path)]
+    document = case_document(["harness", *sys.argv[1:]], plan.scenario, read_baseline(directory.golden), found, began)
+    outputs.write(document, [directory.path])
     return exit_code(verdict)

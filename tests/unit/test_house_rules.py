@@ -24,7 +24,7 @@ WORDS = ("errors", "fault", "grammar", "scenario", "plan", "store")
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("reference",),
     *((word,) for word in WORDS),
-    ("checkpoint_files",),
+    ("checkpoint_files", "shard"),
     ("trace",),
     ("pieces",),
     ("tree",),
