@@ -253,19 +253,13 @@ def explore(
     enumeration = points.enumerate(kill=kill, power=power)
     everything = _groups(enumeration.states)
     asked = everything if limit is None else _spread(everything, limit)
-    share = asked if shard is None else _share(asked, shard)
-    groups = share if own_limit is None else _spread(share, own_limit)
+    groups = asked if shard is None else _share(asked, shard)
+    elsewhere = _size(asked) - _size(groups)
+    groups = groups if own_limit is None else _spread(groups, own_limit)
     folder.mkdir(parents=True, exist_ok=True)
     task = _Task(recordings.recorded, bench, folder, recordings.usual, None if budget_s is None else began + budget_s)
-    judged: list[Judged] = []
-    num_resumes = failing = 0
+    judged, num_resumes = _judge_all(task, groups, jobs, progress)
     total = _size(groups)
-    for (_, group), results in run_all(task, list(enumerate(groups)), jobs):
-        num_resumes += bool(results)
-        for members, (verdict, path) in zip(group, results, strict=False):
-            judged.append(Judged(members[0], len(members), verdict, path, members))
-            failing += verdict.outcome != "PASS"
-        progress(len(judged), failing, total)
     causes = find_causes(judged, recordings.recorded.trace, points.order)
     _tidy(judged, causes)
     return Exploration(
@@ -277,9 +271,22 @@ def explore(
         tuple(causes),
         exploring_s=time.monotonic() - began,
         left_out=total - len(judged),
-        not_asked=_size(everything) - _size(asked) + _size(share) - total,
-        elsewhere=_size(asked) - _size(share),
+        not_asked=_size(everything) - total - elsewhere,
+        elsewhere=elsewhere,
     )
+
+
+def _judge_all(task: _Task, groups: Sequence[Group], jobs: int, progress: Progress) -> tuple[list[Judged], int]:
+    """The verdicts on those that the budget reaches, and how many resumes that took."""
+    judged: list[Judged] = []
+    num_resumes = failing = 0
+    for (_, group), results in run_all(task, list(enumerate(groups)), jobs):
+        num_resumes += bool(results)
+        for members, (verdict, path) in zip(group, results, strict=False):
+            judged.append(Judged(members[0], len(members), verdict, path, members))
+            failing += verdict.outcome != "PASS"
+        progress(len(judged), failing, _size(groups))
+    return judged, num_resumes
 
 
 def _why_not(recordings: Recordings) -> str:

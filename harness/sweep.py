@@ -156,10 +156,7 @@ def sweep(
     damages = [damage for damage in list_damages(checkpoint, recorded.attempt + 1, seed, sampling) if only in damage.text]
     if sample is not None:
         damages = choose(damages, sample, seed)
-    listed = len(damages)
-    if shard is not None:
-        own = shard.of(damage.sentence for damage in damages)
-        damages = [damage for damage in damages if damage.sentence in own]
+    listed, damages = len(damages), damages if shard is None else _of_share(damages, shard)
     task = _Task(recorded, state, bench, folder, undamaged, None if budget_s is None else began + budget_s)
     judged, unchanged = _try_all(task, damages, jobs, progress)
     causes = find_damage_causes(judged)
@@ -178,6 +175,11 @@ def sweep(
         left_out=len(damages) - len(judged) - unchanged,
         elsewhere=listed - len(damages),
     )
+
+
+def _of_share(damages: Sequence[Damage], shard: Shard) -> list[Damage]:
+    own = shard.of(damage.sentence for damage in damages)
+    return [damage for damage in damages if damage.sentence in own]
 
 
 def _try_all(task: _Task, damages: Sequence[Damage], jobs: int, progress: Progress) -> tuple[list[Swept], int]:

@@ -127,7 +127,7 @@ def _place(text: str, fault: Fault | None) -> str:
         signal = "" if fault.signal == "sigkill" else f"{fault.signal} "
         return f"{signal}{_point(fault.point)}{who}{restart}"
     if isinstance(fault, ErrnoFault):
-        return f"{fault.errno_name or 'short write'}: {_point(fault.point)}, {fault.who}"
+        return f"{fault.errno_name or 'short write'}: {_point(fault.point).removeprefix('before ')}, {fault.who}"
     return text
 
 
