@@ -18,7 +18,7 @@ from harness.report.junit import junit, read_suites
 from harness.report.merge import combine
 from harness.report.merge import merge as merge_documents
 from harness.report.pack import DEFAULT_LIMIT, LEFT_OUT_FILE, Packed, copy, items_of, left_out_text, pack, parse_size
-from harness.report.stored import Stored, StoredRun, read_stored, skipped_folder
+from harness.report.stored import Stored, StoredRun, read_stored, relocated, skipped_folder
 from harness.report.summary import markdown
 
 JUNIT_FILE, SUMMARY_FILE, CORPUS = "junit.xml", "summary.md", "corpus"
@@ -155,8 +155,10 @@ def _write_merged(wanted: Wanted, out: Path, stored: Stored, document: Document,
             suites += [suite for suite in read_suites(file) if not _is_ours(file, stored)]
         except UsageError as error:
             said += error.problems
+    names = list(_names(wanted.folders, stored.runs))
     try:
         out.mkdir(parents=True, exist_ok=True)
+        document = relocated(document, {str(run.path / "plan.toml"): str(out / name / "plan.toml") for run, name in names})
         (out / RESULT_FILE).write_text(to_text(document), encoding="utf-8")
         (out / JUNIT_FILE).write_text(junit(document, suites), encoding="utf-8")
         (out / SUMMARY_FILE).write_text(markdown(document), encoding="utf-8")
@@ -164,7 +166,7 @@ def _write_merged(wanted: Wanted, out: Path, stored: Stored, document: Document,
         said += _merge_corpora(wanted.folders, out / CORPUS)
     except OSError as error:
         raise UsageError([f"cannot write below {out}: {error.strerror}"]) from None
-    packed = copy(items_of(list(_names(wanted.folders, stored.runs))), out, wanted.limit_bytes)
+    packed = copy(items_of(names), out, wanted.limit_bytes)
     return [*said, *_packed(packed, wanted.limit_bytes, f"{out} ({out / LEFT_OUT_FILE} says more)")]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,34 @@ def read_stored(paths: Sequence[Path]) -> Stored:
     if problems:
         raise UsageError(problems)
     notes += [run.note for run in runs.values() if run.note]
-    return Stored(tuple(documents.values()), tuple(runs.values()), tuple(dict.fromkeys(notes)))
+    placed = tuple(_placed(one, list(runs.values())) for one in documents.values())
+    return Stored(placed, tuple(runs.values()), tuple(dict.fromkeys(notes)))
+
+
+def _placed(stored: StoredDocument, runs: Sequence[StoredRun]) -> StoredDocument:
+    """The document with its replay files where they lie now: it may come from another machine, and name what is there no more."""
+    folder = stored.path.resolve().parent
+    places = [Places(run for run in runs if folder in run.path.resolve().parents), Places(runs)]
+    found = {}
+    for replay in {row.replay for row in stored.document.cases} | {one.repeat for one in stored.document.findings}:
+        run = next((run for place in places if (run := place.of(replay)) is not None), None)
+        if run is not None:
+            found[replay] = str(run.path / "plan.toml")
+    return StoredDocument(stored.path, relocated(stored.document, found))
+
+
+def relocated(document: Document, places: Mapping[str, str]) -> Document:
+    """The document with other paths of replay files: old → new."""
+
+    def moved(text: str, old: str) -> str:
+        return text.replace(old, places[old]) if old in places else text
+
+    cases = tuple(
+        one.model_copy(update={"replay": moved(one.replay, one.replay), "text": moved(one.text, one.replay)})
+        for one in document.cases
+    )
+    findings = tuple(one.model_copy(update={"repeat": moved(one.repeat, one.repeat)}) for one in document.findings)
+    return document.model_copy(update={"cases": cases, "findings": findings})
 
 
 def stored_runs(folders: Sequence[Path]) -> tuple[StoredRun, ...]:
@@ -325,15 +352,30 @@ class Places:
 
     def __init__(self, runs: Iterable[StoredRun]) -> None:
         self._exact: dict[Path, StoredRun] = {}
-        self._by_name: dict[tuple[str, ...], StoredRun] = {}
+        self._by_name: dict[str, list[StoredRun]] = {}
         for run in runs:
             real = run.path.resolve()
             self._exact[real] = run
-            self._by_name.setdefault(real.parts[-2:], run)
+            self._by_name.setdefault(real.name, []).append(run)
 
     def of(self, replay: str) -> StoredRun | None:
-        """The run of a replay file, by its place, else by its name and that of the folder above it."""
+        """The run of a replay file: where it says, else the one whose path ends most like it, by two names at least."""
         folder = Path(replay).parent
         if not folder.name:
             return None
-        return self._exact.get(folder.absolute()) or self._by_name.get(folder.absolute().parts[-2:])
+        folder = folder.absolute()
+        if folder in self._exact:
+            return self._exact[folder]
+        alike = [(_common(run.path.resolve().parts, folder.parts), run) for run in self._by_name.get(folder.name, ())]
+        best = max(alike, key=lambda pair: pair[0], default=(0, None))
+        return best[1] if best[0] >= _ALIKE else None
+
+
+_ALIKE = 2
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many names two paths have in common, from their ends."""
+    return next(
+        (n for n, (a, b) in enumerate(zip(reversed(one), reversed(other), strict=False)) if a != b), min(len(one), len(other))
+    )

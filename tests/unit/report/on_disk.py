@@ -68,9 +68,13 @@ def with_operations(run: Run) -> Run:
     start = 1000.0 + 14
     names = ("open", "write", "write", "fsync", "rename")
     for rank in (0, 1):
-        first.append({"event": "mark", "rank": rank, "what": "save", "moment": "begin", "step": 14, "checkpoint": "c", "time_s": start})
+        first.append(
+            {"event": "mark", "rank": rank, "what": "save", "moment": "begin", "step": 14, "checkpoint": "c", "time_s": start}
+        )
     for number, what in enumerate(names):
         for rank in (0, 1):
             first.append(operation(2 * number + rank, rank, what, f"c/rank{rank}.bin.tmp", start + 0.01 * number))
-    first.append({"event": "mark", "rank": 0, "what": "save", "moment": "end", "step": 14, "checkpoint": "c", "time_s": start + 0.2})
+    first.append(
+        {"event": "mark", "rank": 0, "what": "save", "moment": "end", "step": 14, "checkpoint": "c", "time_s": start + 0.2}
+    )
     return run

@@ -136,7 +136,7 @@ def test_everything_that_holds_nothing_is_said_at_once(tmp_path):
 )
 def test_a_document_that_cannot_be_read_is_refused_by_itself_and_told_beside_others(tmp_path, content, said):
     (tmp_path / "result.json").write_text(content)
-    with pytest.raises(UsageError, match="result.json") as raised:
+    with pytest.raises(UsageError, match=r"result\.json") as raised:
         read_stored([tmp_path])
     assert said in str(raised.value)
     write_run(tmp_path / "case", h.killed_and_resumed())
