@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness import __version__
 from harness.errors import UsageError
+from harness.report.from_chaos import common
 
 SCHEMA: Literal["harness.result/1"] = "harness.result/1"
 RESULT_FILE = "result.json"
@@ -69,6 +70,7 @@ class PartRow(_Row):
         explored: its cases are states of an exploration, or runs of a search: too many for a line each.
         lines: what was found in it.
         duration_s: seconds.
+        missing: it says that shares are missing, as far as was known then.
     """
 
     name: str
@@ -77,6 +79,7 @@ class PartRow(_Row):
     explored: bool = False
     lines: tuple[str, ...] = ()
     duration_s: float = 0.0
+    missing: bool = False
 
 
 class FoundRow(_Row):
@@ -187,7 +190,7 @@ def parse_document(text: str, where: Path) -> Document:
         said = f" (written by harness {data.get('harness')})" if other and isinstance(data, dict) else ""
         raise UsageError([f"{where}: the schema is {schema!r}{said}, this version reads {SCHEMA!r}; {advice}"])
     try:
-        return Document.model_validate(data)
+        return Document.model_validate(common(data))
     except ValidationError as error:
         found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         more = f"; and {len(found) - _SHOWN_PROBLEMS} more" if len(found) > _SHOWN_PROBLEMS else ""

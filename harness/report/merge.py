@@ -119,10 +119,10 @@ def _shares(documents: list[Document]) -> Document:
     notes += _disagreements(documents)
     if len(steps) > 1:
         notes.append(f"the shares trained for different numbers of steps ({', '.join(map(str, sorted(map(str, steps))))})")
-    parts = list(whole.parts)
+    parts = [part for part in whole.parts if not part.missing]  # of an earlier merge, which had fewer
     if missing:
         text = f"{num(len(missing), 'share')} missing: {', '.join(missing)}; nothing is known of what they would have found"
-        parts.append(PartRow(name=f"shares of {_named(whole)}", outcome="INCONCLUSIVE", text=text))
+        parts.append(PartRow(name=f"shares of {_named(whole)}", outcome="INCONCLUSIVE", text=text, missing=True))
     return whole.model_copy(update={"parts": tuple(parts), "notes": tuple(notes), "shard": "" if not missing else whole.shard})
 
 

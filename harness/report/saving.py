@@ -143,7 +143,12 @@ def _names(folders: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[tuple
 
 def _named(folders: Sequence[Path], name: str) -> list[Path]:
     """Files of that name in the folders and right below them."""
-    found = [path for folder in folders if folder.is_dir() for path in (folder / name, *sorted(folder.glob(f"*/{name}")))]
+    found = [
+        path
+        for folder in folders
+        if folder.is_dir()
+        for path in (folder / name, *sorted(folder.glob(f"*/{name}")), *sorted(folder.glob(f"*/{CORPUS}/{name}")))
+    ]
     return [path for path in found if path.is_file()]
 
 
@@ -185,8 +190,15 @@ def _is_ours(file: Path, stored: Stored) -> bool:
     return any(one.path.parent == file.parent for one in stored.documents)
 
 
+def _add_lines(source: Path, target: Path) -> None:
+    """Logs that began as one and went on apart: each line once."""
+    lines = source.read_bytes().splitlines()
+    known = target.read_bytes().splitlines() if target.exists() else []
+    target.write_bytes(b"".join(line + b"\n" for line in dict.fromkeys([*known, *lines])))
+
+
 def _merge_corpora(folders: Sequence[Path], target: Path) -> list[str]:
-    """The files of all folders named corpus, each content once; another content of a taken name gets a number."""
+    """The files of all folders named corpus, each content once; another content of a taken name is numbered, logs are joined."""
     said = []
     for corpus in (found for folder in folders if folder.is_dir() for found in sorted({folder, *folder.rglob(CORPUS)})):
         if corpus.name != CORPUS or not corpus.is_dir():
@@ -194,6 +206,9 @@ def _merge_corpora(folders: Sequence[Path], target: Path) -> list[str]:
         for file in sorted(path for path in corpus.rglob("*") if path.is_file()):
             place = target / file.relative_to(corpus)
             place.parent.mkdir(parents=True, exist_ok=True)
+            if file.suffix == ".jsonl":
+                _add_lines(file, place)
+                continue
             number, free = 2, place
             while free.exists() and free.read_bytes() != file.read_bytes():
                 free, number = place.with_name(f"{place.stem}.{number}{place.suffix}"), number + 1

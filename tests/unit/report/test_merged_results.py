@@ -133,10 +133,10 @@ def test_history_is_a_line_a_night_and_what_cannot_be_read_is_said_and_kept(tmp_
     file = tmp_path / "history.jsonl"
     first, second = (night_of(document(CASES, began=f"2026-01-0{n}")) for n in (1, 2))
     add_night(file, first, [])
-    file.write_text(file.read_text() + '{"schema": "harness.history/9"}\nnot json')
+    file.write_text(file.read_text() + '{"schema": "harness.night/9"}\nnot json')
     read, problems = read_history(file)
     assert read == [first]
-    assert ["schema 'harness.history/9'" in problems[0], "line 3" in problems[1]] == [True, True]
+    assert ["schema 'harness.night/9'" in problems[0], "line 3" in problems[1]] == [True, True]
     add_night(file, second, read)
     add_night(file, second, [*read, second])  # once only
     read, problems = read_history(file)
