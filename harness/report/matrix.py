@@ -40,7 +40,7 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One place: `group` is what was done there, `counts` how many cases had which outcome, `replay` a case of the worst."""
+    """One place: `group` is what was done there, `counts` how many cases had which outcome, `replay` the first that failed."""
 
     group: str
     place: str
@@ -73,10 +73,10 @@ def matrix(cases: Sequence[CaseRow]) -> Matrix:
         outcome = outcome_of(case)
         for key in _keys(case):
             counts.setdefault(key, Counter())[outcome] += max(1, case.states)
-            if case.verdict == "FAIL" or key not in replays:
+            if case.verdict == "FAIL":
                 replays.setdefault(key, case.replay)
     order = list(GROUPS)
-    rows = [Row(group, place, dict(found), replays[group, place]) for (group, place), found in counts.items()]
+    rows = [Row(group, place, dict(found), replays.get((group, place), "")) for (group, place), found in counts.items()]
     rows.sort(key=lambda row: order.index(row.group))
     note = ""
     if len(rows) > MAX_ROWS:
