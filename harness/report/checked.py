@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.check import Check, Part
 from harness.oracle.verdict import Verdict
-from harness.report.document import CaseRow, Document, FoundRow, PartRow, summary_of
+from harness.report.document import CaseRow, Document, FoundRow, PartRow, clean, summary_of
 from harness.report.exploration import check_json
 from harness.report.findings import Found, findings, part_findings, part_text, undecided
 from harness.report.result import result
@@ -38,9 +38,9 @@ def check_document(command: Sequence[str], check: Check, began: str = "") -> Doc
         "shard": shard,
         "parts": [_part(part) for part in check.parts],
         "findings": [_found(one) for one in findings(check)],
-        "undecided": list(undecided(check)),
+        "undecided": clean(list(undecided(check))),
     }
-    return Document.model_validate({**found, **more})
+    return Document.model_validate({**clean(found), **more})
 
 
 def _part(part: Part) -> PartRow:
@@ -48,20 +48,22 @@ def _part(part: Part) -> PartRow:
     took_s = sum(case.verdict.duration_s for case in part.cases)
     took_s += part.exploration.exploring_s if part.exploration else 0.0
     return PartRow.model_validate(
-        {
-            "name": part.name,
-            "outcome": part.outcome,
-            "text": part_text(part),
-            "explored": not part.cases,
-            "lines": lines,
-            "duration_s": took_s,
-        }
+        clean(
+            {
+                "name": part.name,
+                "outcome": part.outcome,
+                "text": part_text(part),
+                "explored": not part.cases,
+                "lines": lines,
+                "duration_s": took_s,
+            }
+        )
     )
 
 
 def _found(one: Found) -> FoundRow:
     facts = {"kind": one.kind, "component": one.component, "text": one.text, "seen": one.seen, "lines": one.lines, "key": one.key}
-    return FoundRow.model_validate({**facts, "repeat": str(one.repeat)})
+    return FoundRow.model_validate(clean({**facts, "repeat": str(one.repeat)}))
 
 
 def found_lines(one: FoundRow) -> list[str]:
@@ -81,7 +83,7 @@ def case_document(
         verdicts: one per case, with its run directory.
         began: as for `check_document`.
     """
-    base = Document.model_validate(result(command, scenario, baseline, [verdict for verdict, _ in verdicts]))
+    base = Document.model_validate(clean(result(command, scenario, baseline, [verdict for verdict, _ in verdicts])))
     rows = tuple(case_row(verdict, path, world_sizes=scenario.world_sizes) for verdict, path in verdicts)
     changes = {"cases": rows, "findings": grouped(rows), "began": began, "took_s": sum(row.duration_s or 0.0 for row in rows)}
     return base.model_copy(update=changes)
@@ -91,7 +93,7 @@ def case_row(verdict: Verdict, path: Path, *, world_sizes: tuple[int, ...] = (),
     """A case that lies in a run directory."""
     text = "" if verdict.outcome == "PASS" else render(verdict, path)
     more = {"text": text, "world_sizes": world_sizes, "part": part, "shard": shard}
-    return CaseRow.model_validate({**verdict.to_json(), **more})
+    return CaseRow.model_validate(clean({**verdict.to_json(), **more}))
 
 
 def grouped(cases: Sequence[CaseRow]) -> tuple[FoundRow, ...]:

@@ -168,6 +168,15 @@ def summary_of(cases: Iterable[CaseRow], took_s: float | None) -> SummaryRow:
     return SummaryRow.model_validate({**counts, "cases_per_min": rate})
 
 
+def clean(value: Any) -> Any:
+    """The same data with texts that are UTF-8: the name of a file need not be."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {clean(key): clean(one) for key, one in value.items()}
+    return [clean(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def now() -> str:
     """This moment, for `began`."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -190,7 +199,7 @@ def parse_document(text: str, where: Path) -> Document:
         said = f" (written by harness {data.get('harness')})" if other and isinstance(data, dict) else ""
         raise UsageError([f"{where}: the schema is {schema!r}{said}, this version reads {SCHEMA!r}; {advice}"])
     try:
-        return Document.model_validate(common(data))
+        return Document.model_validate(clean(common(data)))
     except ValidationError as error:
         found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         more = f"; and {len(found) - _SHOWN_PROBLEMS} more" if len(found) > _SHOWN_PROBLEMS else ""

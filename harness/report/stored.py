@@ -23,7 +23,7 @@ from harness.errors import HarnessError, UsageError
 from harness.oracle.verdict import Verdict
 from harness.plan import Plan, read_plan
 from harness.report.checked import case_row
-from harness.report.document import CaseRow, Document, parse_document
+from harness.report.document import RESULT_FILE, CaseRow, Document, clean, parse_document
 from harness.report.text import render
 from harness.store import RunDirectory, read_records
 
@@ -138,7 +138,9 @@ def relocated(document: Document, places: Mapping[str, str]) -> Document:
 def stored_runs(folders: Sequence[Path]) -> tuple[StoredRun, ...]:
     """The run directories below folders that may hold none."""
     found = {path.resolve(): path for folder in folders for path in _run_directories(folder)}
-    return tuple(run for path in found.values() if (run := _stored_run(path, False)) is not None)
+    told = [folder.resolve() for folder in folders if (folder / RESULT_FILE).is_file()]
+    runs = [_stored_run(path, any(folder in real.parents for folder in told)) for real, path in found.items()]
+    return tuple(run for run in runs if run is not None)
 
 
 def _nothing_in(path: Path) -> str:
@@ -271,7 +273,7 @@ def _said_verdict(file: Path) -> tuple[dict[str, Any] | None, str]:
 def _row_of(said: dict[str, Any], path: Path, plan: Plan | None) -> CaseRow | str:
     sizes = plan.scenario.world_sizes if plan else ()
     try:
-        row = CaseRow.model_validate({**said, "world_sizes": sizes, "replay": str(path / "plan.toml")})
+        row = CaseRow.model_validate(clean({**said, "world_sizes": sizes, "replay": str(path / "plan.toml")}))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -319,7 +321,7 @@ def _open_row(path: Path, plan: Plan | None, why: str) -> CaseRow:
         "text": f"INCONCLUSIVE not-comparable: {why}",
         "world_sizes": plan.scenario.world_sizes if plan else (),
     }
-    return CaseRow.model_validate(facts)
+    return CaseRow.model_validate(clean(facts))
 
 
 def _diagnosis(said: Any) -> tuple[str, tuple[str, ...]]:

@@ -91,14 +91,14 @@ def _at(event: Event, time_s: float) -> Event:
 
 
 def _operation(record: Record) -> Event | None:
-    what = record.get("operation")
+    what = str(record.get("operation"))
     if record["event"] != "operation" or what not in OPERATIONS:
         return None
     path, to = str(record.get("path", "")), record.get("to")
     size = record.get("size_bytes")
     text = path + (f" to {to}" if isinstance(to, str) else "") + (f", {size} bytes" if isinstance(size, int) and size > 0 else "")
     error = record.get("error")
-    return Event(str(what), _rank(record), text, 0.0, record.get("tampered") is not None, str(error) if error else "")
+    return Event(what, _rank(record), text, 0.0, record.get("tampered") is not None, str(error) if error else "")
 
 
 def _mark(record: Record) -> Event | None:

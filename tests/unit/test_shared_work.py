@@ -53,16 +53,17 @@ def test_a_share_without_a_state_has_failed_in_nothing():
 OPTIONS = {
     **dict.fromkeys(("world_size", "steps", "save", "crash_points", "jobs", "budget", "resume_command", "world_sizes")),
     **dict.fromkeys(("tolerance", "python", "loss_log", "loss_regex")),
-
-        "format": "single",
-        "command": (),
-        "seed": "0",
-        "defect": (),
-        "power_cut": "model",
-        "filesystem": "ext4",
-        "launch": "auto"
-    ,
-    "recovery": True, "interleavings": True, "damage": False, "errors": False,
+    "format": "single",
+    "command": (),
+    "seed": "0",
+    "defect": (),
+    "power_cut": "model",
+    "filesystem": "ext4",
+    "launch": "auto",
+    "recovery": True,
+    "interleavings": True,
+    "damage": False,
+    "errors": False,
 }
 
 

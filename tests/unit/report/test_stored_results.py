@@ -170,6 +170,15 @@ def test_runs_are_found_again_on_another_machine(tmp_path):
     assert places.of("") is None
 
 
+def test_a_name_that_is_no_utf_8_is_told_all_the_same(tmp_path):
+    path = write_run(tmp_path / "run", diverging())
+    facts = json.loads((path / "verdict.json").read_text())
+    (path / "verdict.json").write_text(json.dumps({**facts, "file": "odd-\udcff.pt"}))
+    document, _ = combine(read_stored([path]))
+    assert document.cases[0].file == "odd-\\udcff.pt"
+    assert parse_document(to_text(document), path) == document
+
+
 def test_hostile_names_are_only_text(tmp_path):
     path = write_run(tmp_path / "run", with_operations(diverging()))
     facts = json.loads((path / "verdict.json").read_text())
