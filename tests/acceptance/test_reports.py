@@ -92,26 +92,38 @@ def test_help_has_an_example():
 PLAIN = "import pytest\n\n@pytest.mark.parametrize('n', range(11))\ndef test_plain(n): pass\n"
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_the_shares_of_a_suite_are_disjoint_complete_and_balanced(pytester, workers):
+class Passed:
+    """Which tests have passed."""
+
+    def __init__(self):
+        self.names = []
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" and report.passed:
+            self.names.append(report.nodeid.partition("::")[2])
+
+
+def test_the_shares_of_a_suite_are_disjoint_complete_and_balanced(pytester):
     pytester.makepyfile(PLAIN)
     seen = []
     for share in ("1/3", "2/3", "3/3"):
-        options = ("--shard", share, "-v", "-n", workers)
-        result = pytester.runpytest_subprocess(*options, timeout=120)
-        assert result.ret == 0
-        own = {line.split("::")[1].split()[0] for line in result.outlines if "::test_plain" in line and "PASSED" in line}
-        own |= {
-            word.split("::")[1] for line in result.outlines if "PASSED" in line for word in line.split() if "::test_plain" in word
-        }
-        assert len(own) in (3, 4)
-        seen += own
+        passed = Passed()
+        result = pytester.runpytest_inprocess("--shard", share, plugins=[passed])
+        result.assert_outcomes(passed=len(passed.names), deselected=11 - len(passed.names))
+        result.stdout.fnmatch_lines([f"resume-harness: share {share} of the tests"])
+        assert len(passed.names) in (3, 4)
+        seen += passed.names
     assert sorted(seen) == sorted(f"test_plain[{n}]" for n in range(11))
+
+
+def test_workers_agree_on_the_share(pytester):
+    pytester.makepyfile(PLAIN)
+    pytester.runpytest_subprocess("--shard", "1/3", "-n", "2", timeout=DEADLINE_S).assert_outcomes(passed=4)
 
 
 def test_a_share_that_is_none_and_files_that_cannot_be_written_are_refused_before_any_test(pytester):
     pytester.makepyfile(PLAIN)
-    result = pytester.runpytest_subprocess("--shard", "5/4", "--harness-json", "no/x.json", timeout=120)
+    result = pytester.runpytest_inprocess("--shard", "5/4", "--harness-json", "no/x.json")
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*--shard 5/4: expected a share of all*", "*--harness-json no/x.json: there is no directory *"])
 
