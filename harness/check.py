@@ -7,7 +7,7 @@ recovery), and one outcome of all. Not responsible for: how each part works; the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -22,6 +22,7 @@ from harness.interleavings import commit_of, interleavings
 from harness.oracle.verdict import Verdict
 from harness.power_check import RealCut, real_power_states
 from harness.scenario import Reference, Scenario
+from harness.shard import Shard
 from harness.sweep import Sweep, sweep
 from harness.trace import Operation, SaveWindow
 
@@ -49,6 +50,7 @@ class Request:
         budget_s: seconds for everything; None for no limit.
         launch: how a command is started: `auto`, `warm` or `cold`.
         world_sizes: other numbers of ranks to resume a command on; None for one and twice as many.
+        shard: the share of the cases that is run here; None for all.
     """
 
     scenario: Scenario
@@ -64,6 +66,7 @@ class Request:
     budget_s: float | None = None
     launch: Literal["auto", "warm", "cold"] = "auto"
     world_sizes: tuple[int, ...] | None = None
+    shard: Shard | None = None
 
     @property
     def modelled(self) -> bool:
@@ -110,7 +113,7 @@ class Part:
         if self.exploration is not None:
             found = replace(self.exploration, left_out=0) if self.stated else self.exploration
             outcomes.add(found.outcome)
-            if self.exploration.num_states and not self.exploration.judged:
+            if self.exploration.num_states > self.exploration.elsewhere and not self.exploration.judged:
                 outcomes.add("INCONCLUSIVE")  # nothing was tried, whether that is stated or not
         if self.search is not None:
             outcomes.add(self.search.outcome)
@@ -199,7 +202,7 @@ class Parts:
             yield part
             if part.exploration is not None and part.exploration.inconclusive:
                 return
-            if self.request.power in ("real", "both"):
+            if self.request.power in ("real", "both") and window.name in self.own([one.name for one in windows]):
                 yield self.cut_for_real(window)
             if self.request.interleave:
                 yield self.interleaved(window)
@@ -226,6 +229,10 @@ class Parts:
     def _left(self) -> float | None:
         return None if self.until is None else max(0.0, self.until - time.monotonic())
 
+    def own(self, keys: Iterable[str]) -> set[str]:
+        """Those of the share that is run here."""
+        return set(keys) if self.request.shard is None else self.request.shard.of(keys)
+
     def _over(self) -> bool:
         return self.until is not None and time.monotonic() > self.until
 
@@ -239,9 +246,8 @@ class Parts:
         limit: int | None = None,
         share: float = 1.0,
     ) -> Part:
-        """Crash states of a save, at most `limit` resumes, within a share of the time that is left."""
+        """Crash states of a save, at most `limit` resumes (all that were asked for, if any), within a share of the time left."""
         folder = self.folder / (window.name if kill else f"{window.name}-power")
-        limit = self.request.limit if limit is None else limit
         return self._explored(name, self.recordings, window, folder, kill, power, limit, share)
 
     def _explored(
@@ -257,6 +263,7 @@ class Parts:
     ) -> Part:
         self.say(name)
         left = self._left()
+        asked = self.request.limit  # of all shares together; what the budget has room for is this one's
         states = exploring.explore(
             recordings,
             window,
@@ -266,7 +273,9 @@ class Parts:
             power=power,
             jobs=self.request.jobs,
             budget_s=None if left is None else share * left,
-            limit=limit,
+            limit=asked,
+            shard=self.request.shard,
+            own_limit=limit if asked is None else None,
             progress=self.progress,
         )
         return Part(name, states, notes=recordings.recorded.trace.assumed[:3])
@@ -290,7 +299,11 @@ class Parts:
         self.say(name)
         scenario = self.request.scenario
         cases, left_out = [], 0
-        for number, one in enumerate(interleavings(self.recordings.points(window), scenario.workload.commit_pattern)):
+        found = list(enumerate(interleavings(self.recordings.points(window), scenario.workload.commit_pattern)))
+        own = self.own([str(one) for _, one in found])
+        for number, one in found:
+            if str(one) not in own:
+                continue
             if self._over():
                 left_out += 1
                 continue
@@ -327,24 +340,35 @@ class Parts:
         recordings = exploring.record(scenario, self.bench, self.folder / "undamaged", once=True)
         arguments = (recordings, self.bench, self.folder / "damaged")
         found = sweep(
-            *arguments, jobs=self.request.jobs, budget_s=self._left(), sample=self.request.limit, progress=self.progress
+            *arguments,
+            jobs=self.request.jobs,
+            budget_s=self._left(),
+            sample=self.request.limit,
+            shard=self.request.shard,
+            progress=self.progress,
         )
         return Part(name, search=found)
 
     def failing_operations(self) -> Iterator[Part]:
         """Each operation of each rank failing once, with each error."""
-        for rank in self.recordings.recorded.trace.ranks:
-            for error, operation in _ERRORS:
-                if not any(op.operation == operation for op in self.recordings.recorded.trace.of_rank(rank)):
-                    continue
-                name = f"{error} at each {operation} of rank {rank}"
-                self.say(name)
-                if self._over():
-                    yield Part(name, left_out=1)
-                    continue
-                folder = self.folder / f"{error}-{operation}-{rank}"
-                arguments = (self.request.scenario, self.bench, folder, error, operation, rank)
-                yield Part(name, search=error_loop(*arguments, jobs=self.request.jobs))
+        trace = self.recordings.recorded.trace
+        loops = {
+            f"{error} at each {operation} of rank {rank}": (error, operation, rank)
+            for rank in trace.ranks
+            for error, operation in _ERRORS
+            if any(op.operation == operation for op in trace.of_rank(rank))
+        }
+        own = self.own(loops)
+        for name, (error, operation, rank) in loops.items():
+            if name not in own:
+                continue
+            self.say(name)
+            if self._over():
+                yield Part(name, left_out=1)
+                continue
+            folder = self.folder / f"{error}-{operation}-{rank}"
+            arguments = (self.request.scenario, self.bench, folder, error, operation, rank)
+            yield Part(name, search=error_loop(*arguments, jobs=self.request.jobs))
 
 
 def _what_survived(cut: RealCut) -> str:

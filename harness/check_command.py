@@ -175,7 +175,8 @@ class _Shared:
             yield Part(check_plan.CONTROL, blocked=why)
             return
         first = check_plan.first_cases(self.job)
-        ran = self._run("the control, kills between saves, SIGTERM", first)
+        # All that follows is planned by them, in every share.
+        ran = self._run("the control, kills between saves, SIGTERM", first, split=False)
         if ran and ran[0][0].part == check_plan.CONTROL:
             self.launch_s = ran[0][1].verdict.duration_s or self.launch_s
         if not ran:
@@ -260,7 +261,9 @@ class _Shared:
         if self.request.errors and not self._over("an error of each operation"):
             yield from map(self._stated, parts.failing_operations())
         if self.request.power in ("real", "both"):
-            yield from (parts.cut_for_real(window) for window in windows if not self._over("real power cuts"))
+            own = parts.own([window.name for window in windows])
+            mine = [window for window in windows if window.name in own]
+            yield from (parts.cut_for_real(window) for window in mine if not self._over("real power cuts"))
         if self.request.recovery and windows and not self._over("crash points of the recovery"):
             try:
                 recoveries = map(self._stated, parts.recoveries(windows[0], self._limit(_RECOVERY_SHARE)))
@@ -271,8 +274,11 @@ class _Shared:
 
     # -- running --------------------------------------------------------------------------------------------------------
 
-    def _run(self, name: str, cases: Sequence[Planned]) -> list[tuple[Planned, Case]]:
-        """Those of the cases that the budget has room for."""
+    def _run(self, name: str, cases: Sequence[Planned], *, split: bool = True) -> list[tuple[Planned, Case]]:
+        """Those of the cases, or of this share of them, that the budget has room for."""
+        if split and self.request.shard is not None:
+            own = self.request.shard.of(f"{case.part}: {case.title}" for case in cases)
+            cases = [case for case in cases if f"{case.part}: {case.title}" in own]
         if not cases:
             return []
         self._begin(name)

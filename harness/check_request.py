@@ -18,6 +18,7 @@ from harness.check import Request
 from harness.errors import UsageError
 from harness.launch.understood import keeps_out
 from harness.scenario import FORMATS, Command, Reference, Scenario
+from harness.shard import Shard
 
 # The smallest job that shows everything: three saves (one stands before the attacked one, one comes after it), in the second of
 # two epochs, with a rotation after each; a small model, whose files are still several writes.
@@ -63,6 +64,7 @@ def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> R
         jobs=_default_jobs() if options["jobs"] is None else _whole(options["jobs"], "--jobs", "a number from 1", found),
         budget_s=None if budget is None else _duration(budget, found),
         world_sizes=_sizes(options, found),
+        shard=_shard(options.get("shard"), found),
     )
     if found:
         raise UsageError(found)
@@ -92,6 +94,14 @@ def _save(text: str | None, command: bool, problems: list[str]) -> int | None:
     if text is None:
         return None if command else 2
     return 0 if text == "all" else _whole(text, "--save", "a number from 1, or all", problems)
+
+
+def _shard(text: str | None, problems: list[str]) -> Shard | None:
+    try:
+        return None if text is None else Shard.parse(text)
+    except UsageError as error:
+        problems += error.problems
+        return None
 
 
 def _sizes(options: Mapping[str, Any], problems: list[str]) -> tuple[int, ...] | None:

@@ -23,6 +23,7 @@ from harness.oracle.verdict import Verdict
 from harness.plan import make_plan
 from harness.resaved import Usual, kill_after_unusual_save, usual_saves
 from harness.scenario import Command, Scenario
+from harness.shard import Shard
 from harness.staging import Recorded, reuse, stage, staged_plan
 from harness.store import RunDirectory, read_records
 from harness.supervisor import Recording, run_attempts
@@ -70,6 +71,7 @@ class Exploration:
         exploring_s: seconds that all resumes and judgements took.
         left_out: distinct states that the budget did not reach.
         not_asked: distinct states that a sample leaves out.
+        elsewhere: distinct states that are the other shares' to judge.
     """
 
     scenario: Scenario
@@ -82,11 +84,12 @@ class Exploration:
     exploring_s: float = 0.0
     left_out: int = 0
     not_asked: int = 0
+    elsewhere: int = 0
 
     @property
     def num_states(self) -> int:
         """Distinct states, judged or not."""
-        return len(self.judged) + self.left_out + self.not_asked
+        return len(self.judged) + self.left_out + self.not_asked + self.elsewhere
 
     @property
     def outcome(self) -> str:
@@ -223,6 +226,8 @@ def explore(
     jobs: int = 1,
     budget_s: float | None = None,
     limit: int | None = None,
+    shard: Shard | None = None,
+    own_limit: int | None = None,
     progress: Progress = lambda *_: None,
 ) -> Exploration:
     """Explores one save.
@@ -237,6 +242,8 @@ def explore(
         jobs: resumes at a time.
         budget_s: stop starting resumes after so many seconds; those that run when `harness.workers.ended_at` ends are given up.
         limit: at most so many resumes, spread evenly over the save; None for all.
+        shard: of these, the share that is done here; None for all.
+        own_limit: at most so many resumes of the share.
         progress: is told how many states are judged, how many of them fail, and how many there are.
     """
     began = time.monotonic()
@@ -246,19 +253,14 @@ def explore(
     points = recordings.points(window)
     enumeration = points.enumerate(kill=kill, power=power)
     everything = _groups(enumeration.states)
-    groups = everything if limit is None else _spread(everything, limit)
+    asked = everything if limit is None else _spread(everything, limit)
+    groups = asked if shard is None else _share(asked, shard)
+    elsewhere = _size(asked) - _size(groups)
+    groups = groups if own_limit is None else _spread(groups, own_limit)
     folder.mkdir(parents=True, exist_ok=True)
     task = _Task(recordings.recorded, bench, folder, recordings.usual, None if budget_s is None else began + budget_s)
-    judged: list[Judged] = []
-    num_resumes = failing = 0
-    total = sum(map(len, groups))
-    with contextlib.suppress(OutOfTime):  # what has been judged by then can be told
-        for (_, group), results in run_all(task, list(enumerate(groups)), jobs):
-            num_resumes += bool(results)
-            for members, (verdict, path) in zip(group, results, strict=False):
-                judged.append(Judged(members[0], len(members), verdict, path, members))
-                failing += verdict.outcome != "PASS"
-            progress(len(judged), failing, total)
+    judged, num_resumes = _judge_all(task, groups, jobs, progress)
+    total = _size(groups)
     causes = find_causes(judged, recordings.recorded.trace, points.order)
     _tidy(judged, causes)
     return Exploration(
@@ -270,8 +272,23 @@ def explore(
         tuple(causes),
         exploring_s=time.monotonic() - began,
         left_out=total - len(judged),
-        not_asked=sum(map(len, everything)) - total,
+        not_asked=_size(everything) - total - elsewhere,
+        elsewhere=elsewhere,
     )
+
+
+def _judge_all(task: _Task, groups: Sequence[Group], jobs: int, progress: Progress) -> tuple[list[Judged], int]:
+    """The verdicts on those that the budget reaches, and how many resumes that took."""
+    judged: list[Judged] = []
+    num_resumes = failing = 0
+    with contextlib.suppress(OutOfTime):  # what has been judged by then can be told
+        for (_, group), results in run_all(task, list(enumerate(groups)), jobs):
+            num_resumes += bool(results)
+            for members, (verdict, path) in zip(group, results, strict=False):
+                judged.append(Judged(members[0], len(members), verdict, path, members))
+                failing += verdict.outcome != "PASS"
+            progress(len(judged), failing, _size(groups))
+    return judged, num_resumes
 
 
 def _why_not(recordings: Recordings) -> str:
@@ -307,6 +324,17 @@ def _groups(states: Sequence[CrashState]) -> list[Group]:
 
 def _plainness(state: CrashState) -> tuple[bool, bool, bool]:
     return state.survivors is not None, state.torn is not None, not state.natural
+
+
+def _size(groups: Sequence[Group]) -> int:
+    return sum(map(len, groups))
+
+
+def _share(groups: Sequence[Group], shard: Shard) -> list[Group]:
+    """Those of one share. A group goes by the sentences of its states, which are the same on every machine."""
+    keys = [min("; ".join(state.faults) for members in group for state in members) for group in groups]
+    own = shard.of(keys)
+    return [group for key, group in zip(keys, groups, strict=True) if key in own]
 
 
 def _spread(groups: Sequence[Group], limit: int) -> list[Group]:

@@ -25,6 +25,7 @@ from harness.grammar import parse
 from harness.inject import damage as at_rest
 from harness.oracle.verdict import Verdict
 from harness.scenario import Scenario
+from harness.shard import Shard
 from harness.staging import Recorded, stage, staged_plan
 from harness.supervisor import run_attempts
 from harness.workers import OutOfTime, run_all
@@ -75,6 +76,7 @@ class Sweep:
         inconclusive: why nothing can be said, "" where it can.
         sweeping_s: seconds for all of it.
         left_out: damages that the budget did not reach.
+        elsewhere: damages that are the other shares' to try.
     """
 
     scenario: Scenario
@@ -87,6 +89,7 @@ class Sweep:
     inconclusive: str = ""
     sweeping_s: float = 0.0
     left_out: int = 0
+    elsewhere: int = 0
 
     @property
     def outcome(self) -> str:
@@ -94,7 +97,7 @@ class Sweep:
         if self.causes:
             return "FAIL"
         undecided = self.inconclusive or self.left_out or any(one.verdict.outcome == "INCONCLUSIVE" for one in self.judged)
-        return "INCONCLUSIVE" if undecided or not self.judged else "PASS"
+        return "INCONCLUSIVE" if undecided or not (self.judged or self.elsewhere) else "PASS"
 
     def describe(self) -> str:
         """The outcome in a few lines."""
@@ -124,6 +127,7 @@ def sweep(
     sample: int | None = None,
     sampling: Sampling | None = None,
     only: str = "",
+    shard: Shard | None = None,
     progress: Progress = lambda *_: None,
 ) -> Sweep:
     """Damages the newest checkpoint of a job in every way, each time anew, and restarts the job.
@@ -137,6 +141,7 @@ def sweep(
         budget_s: stop starting restarts after so many seconds.
         sample: try so many of the listed damages only, something of every kind; None for all.
         sampling: how many bits and blocks per region, and how many pairs of files, are listed.
+        shard: of what is listed, the share that is done here; None for all.
         only: list only damages whose text (`Damage.text`) holds this.
         progress: is told how many damages are done, how many fail, and how many there are.
     """
@@ -152,6 +157,7 @@ def sweep(
     damages = [damage for damage in list_damages(checkpoint, recorded.attempt + 1, seed, sampling) if only in damage.text]
     if sample is not None:
         damages = choose(damages, sample, seed)
+    listed, damages = len(damages), damages if shard is None else _of_share(damages, shard)
     task = _Task(recorded, state, bench, folder, undamaged, None if budget_s is None else began + budget_s)
     judged, unchanged = _try_all(task, damages, jobs, progress)
     causes = find_damage_causes(judged)
@@ -162,13 +168,19 @@ def sweep(
         recorded.scenario,
         newest.name,
         possible,
-        len(damages),
+        listed,
         unchanged,
         tuple(judged),
         tuple(causes),
         sweeping_s=time.monotonic() - began,
         left_out=len(damages) - len(judged) - unchanged,
+        elsewhere=listed - len(damages),
     )
+
+
+def _of_share(damages: Sequence[Damage], shard: Shard) -> list[Damage]:
+    own = shard.of(damage.sentence for damage in damages)
+    return [damage for damage in damages if damage.sentence in own]
 
 
 def _try_all(task: _Task, damages: Sequence[Damage], jobs: int, progress: Progress) -> tuple[list[Swept], int]:

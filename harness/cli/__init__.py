@@ -12,7 +12,7 @@ import traceback
 import click
 
 from harness import __version__
-from harness.cli import bench, check, doctor, interval, judge, replay, report_bug, trace
+from harness.cli import bench, check, doctor, interval, judge, replay, report, report_bug, trace
 from harness.errors import EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_PASS, EXIT_USAGE, HarnessError
 
 
@@ -26,6 +26,7 @@ for _command in (
     check.check_command,
     replay.replay,
     judge.judge,
+    report.report,
     report_bug.report_bug,
     trace.trace_command,
     doctor.doctor,

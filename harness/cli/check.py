@@ -10,7 +10,8 @@ from typing import Any
 import click
 import psutil
 
-from harness.cli.common import EXITS, make_writable, new_folder, no_folder, no_place_for, write
+from harness.cli.common import EXITS, make_writable, new_folder, no_folder, write
+from harness.cli.outputs import Outputs, output_options
 
 
 def _began() -> float:
@@ -65,12 +66,16 @@ def _began() -> float:
 @click.option(
     "--loss-regex", default=None, metavar="REGEX", help="Which lines say one: groups step and loss. [default: usual ones]"
 )
+@click.option(
+    "--shard",
+    default=None,
+    metavar="i/n",
+    help="Run share i of n, split over machines; put together by `harness report --merge`.",
+)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where run directories go.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the result as JSON.")
-@click.option("--junit", "junit_file", type=click.Path(path_type=Path), default=None, help="Also write it as JUnit XML.")
-@click.option("--summary", "summary_file", type=click.Path(path_type=Path), default=None, help="Also write it as Markdown.")
+@output_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def check_command(out: Path, json_file: Path | None, junit_file: Path | None, summary_file: Path | None, **options: Any) -> int:
+def check_command(out: Path, outputs: Outputs, **options: Any) -> int:
     """Attacks a job wherever it can be interrupted, gives what is left to a real resume, and judges it.
 
     The job is the reference trainer, or any COMMAND that trains with PyTorch and, started again, goes on where it was; {ckpt} in
@@ -84,14 +89,15 @@ def check_command(out: Path, json_file: Path | None, junit_file: Path | None, su
     from harness.check import check
     from harness.check_command import check_command
     from harness.check_request import parse_request
-    from harness.report import findings
-    from harness.report.exploration import check_json, check_text
+    from harness.report.checked import check_document
+    from harness.report.document import RESULT_FILE, now, to_text
+    from harness.report.exploration import check_text
     from harness.report.progress import Ticker
-    from harness.report.result import to_text
+    from harness.report.summary import text
     from harness.session import Session
 
-    problems = [text for file in (json_file, junit_file, summary_file) for text in no_place_for(file, out)]
-    request = parse_request(options, [*no_folder(out), *problems])
+    began = now()
+    request = parse_request(options, [*no_folder(out), *outputs.problems(out)])
     make_writable(out)
     session = Session.new()
     try:
@@ -101,13 +107,10 @@ def check_command(out: Path, json_file: Path | None, junit_file: Path | None, su
                 found = check_command(request, bench, folder, ticker.part, ticker.tick, ticker.note, _began())
             else:
                 found = check(request, bench, folder, ticker.part, ticker.tick)
+            document = check_document(["harness", *sys.argv[1:]], found, began)
+            write(folder / RESULT_FILE, to_text(document))  # what passed leaves no run directory
     finally:
         session.close()
-    click.echo(findings.text(found) if options["command"] else check_text(found))
-    if json_file:
-        write(json_file, to_text(check_json(["harness", *sys.argv[1:]], found)))
-    if junit_file:
-        write(junit_file, findings.junit(found))
-    if summary_file:
-        write(summary_file, findings.markdown(found))
+    click.echo(text(document) if options["command"] else check_text(found))
+    outputs.write(document, [folder])
     return EXITS[found.outcome]

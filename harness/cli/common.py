@@ -91,6 +91,7 @@ def no_place_for(file: Path | None, out: Path | None = None) -> list[str]:
 def write(path: Path, text: str) -> None:
     """Writes a result. Raises: UsageError if it cannot be written."""
     try:
-        path.write_text(text)
+        # A path on disk need not be UTF-8, and stands in texts all the same.
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UsageError([f"cannot write {path}: {error.strerror}"]) from None

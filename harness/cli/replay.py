@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.common import make_writable, new_folder, no_folder, no_place_for, write
+from harness.cli.common import make_writable, new_folder, no_folder, write
+from harness.cli.outputs import Outputs, output_options
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOT_REPRODUCED, EXIT_PASS, EXIT_USAGE, UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _BISECT_EXITS = {"": EXIT_PASS, "good-is-bad": EXIT_USAGE, "bad-is-good": EXIT_N
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where the new run directory goes."
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Also write the result as JSON.")
+@output_options
 def replay(
     file: Path,
     times: str,
@@ -52,7 +53,7 @@ def replay(
     versions: str | None,
     environments: Path | None,
     out: Path,
-    json_file: Path | None,
+    outputs: Outputs,
 ) -> int:
     """Runs the case of a replay file (a plan.toml, or the run directory that holds it) once more.
 
@@ -70,9 +71,11 @@ def replay(
     from harness.plan import versions as software
     from harness.session import Session
 
-    problems = [*no_folder(out), *no_place_for(json_file, out)]
+    problems = [*no_folder(out), *outputs.problems(out)]
     if not times.isdecimal() or not 1 <= int(times[:6]) <= _MOST_TIMES:
         problems.append(f"--times: found {times!r}; expected a whole number from 1 to {_MOST_TIMES}")
+    if bisect and (outputs.junit or outputs.summary or outputs.html):
+        problems.append("--bisect has an answer, and no cases to report; expected --json at most")
     request = parse(bisect, package, versions, repo, environments, problems)
     try:
         plan = read_plan(file)
@@ -88,28 +91,35 @@ def replay(
     try:
         bench = Workbench(out.resolve(), out.resolve() / "baselines", session.warm())
         if request is None:
-            return _replay(plan, bench, int(times), json_file)
-        return _bisect(request, plan, bench, int(times), json_file)
+            return _replay(plan, bench, int(times), outputs)
+        return _bisect(request, plan, bench, int(times), outputs.json)
     finally:
         session.close()
 
 
-def _replay(plan: Plan, bench: Workbench, times: int, json_file: Path | None) -> int:
+def _replay(plan: Plan, bench: Workbench, times: int, outputs: Outputs) -> int:
+    import json
+
     from harness.replaying import Replayed, exit_of, replay
+    from harness.report.checked import case_document
+    from harness.report.document import now, to_text
     from harness.report.replaying import once_text, replays_json, times_text
-    from harness.report.result import result, to_text
+    from harness.report.result import to_text as as_text
     from harness.store import RunDirectory, read_baseline
 
     def done(run: Replayed) -> None:
         if times > 1:
             click.echo(f"{run.shown} ({run.path})", err=True)
 
+    began = now()
     runs = replay(plan, bench, times, done)
     click.echo(times_text(runs, plan.expected) if times > 1 else once_text(runs[0], plan.expected))
-    if json_file:
-        baseline = read_baseline(RunDirectory(runs[0].path).golden)
-        document = result(["harness", *sys.argv[1:]], plan.scenario, baseline, [run.verdict for run in runs])
-        write(json_file, to_text(document | replays_json(runs, plan.expected)))
+    baseline = read_baseline(RunDirectory(runs[0].path).golden)
+    found = [(run.verdict, run.path) for run in runs]
+    document = case_document(["harness", *sys.argv[1:]], plan.scenario, baseline, found, began)
+    outputs.write(document, [run.path for run in runs])
+    if outputs.json:
+        write(outputs.json, as_text(json.loads(to_text(document)) | replays_json(runs, plan.expected)))
     return exit_of(runs, plan.expected)
 
 

@@ -6,15 +6,16 @@ the command that repeats it. Not responsible for: where it is printed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness import __version__
 from harness.causes import Cause
 from harness.check import Case, Check, Part
+from harness.error_loop import Injected
 from harness.explore import Exploration
-from harness.oracle.verdict import public_component
+from harness.oracle.verdict import Verdict, public_component
 from harness.report.result import SCHEMA
 from harness.report.text import render
 
@@ -68,24 +69,35 @@ def exploration_lines(exploration: Exploration) -> list[str]:
 
 def coverage_lines(exploration: Exploration) -> list[str]:
     """How many states there are, and what was done with them."""
-    found = exploration.enumeration
     judged = sum(one.num_states for one in exploration.judged)
-    share = 100 * judged / len(found.states) if found.states else 0.0
-    points = num(found.num_points, "crash point")
-    if found.num_points_bounded:
-        more = "more, in other orders of the ranks," if found.num_points_bounded < 0 else f"{found.num_points_bounded} more"
-        points += f" ({more} exist and were left out)"
-    distinct = len(exploration.judged) + exploration.left_out + exploration.not_asked
-    lines = [
-        f"{points}, {num(len(found.states), 'state')} ({found.num_power} of them after a power cut), "
-        f"{distinct} distinct, {num(exploration.num_resumes, 'real resume')}: {share:.0f} % covered "
-        f"in {exploration.exploring_s:.1f} s"
-    ]
+    lines = [coverage_text(_explored(exploration), judged, exploration.enumeration.num_points_bounded)]
     if exploration.not_asked:
         lines.append(f"a sample: {num(exploration.not_asked, 'distinct state')} left out (--crash-points all takes them all)")
+    if exploration.elsewhere:
+        lines.append(f"{num(exploration.elsewhere, 'distinct state')} belong to the other shares (--shard)")
     if exploration.left_out:
         lines.append(f"{num(exploration.left_out, 'distinct state')} left out: the budget was used up (--budget)")
     return lines
+
+
+def coverage_text(facts: Mapping[str, Any], judged: int, bounded: int = 0) -> str:
+    """How much of an exploration was done, in a line.
+
+    Args:
+        facts: as in `coverage` of the document.
+        judged: states that were judged, equal ones counted each.
+        bounded: crash points that were left out; negative where nobody knows how many.
+    """
+    share = 100 * judged / facts["states"] if facts["states"] else 0.0
+    points = num(facts["crash_points"], "crash point")
+    if bounded:
+        more = "more, in other orders of the ranks," if bounded < 0 else f"{bounded} more"
+        points += f" ({more} exist and were left out)"
+    return (
+        f"{points}, {num(facts['states'], 'state')} ({facts['power_states']} of them after a power cut), "
+        f"{facts['distinct']} distinct, {num(facts['resumes'], 'real resume')}: {share:.0f} % covered "
+        f"in {facts['duration_s']:.1f} s"
+    )
 
 
 def cause_lines(number: int, cause: Cause) -> list[str]:
@@ -128,9 +140,16 @@ def check_json(command: Sequence[str], check: Check) -> dict[str, Any]:
 
 def _part_cases(part: Part) -> list[dict[str, Any]]:
     exploration = part.exploration
-    judged = [] if exploration is None else [{**one.verdict.to_json(), "part": part.name} for one in exploration.judged]
-    searched = [] if part.search is None else [{**one.verdict.to_json(), "part": part.name} for one in part.search.judged]
-    return judged + searched + [{**case.verdict.to_json(), "part": part.name} for case in part.cases]
+    judged = () if exploration is None else exploration.judged
+    found = [_case(part, one.verdict, one.path, "; ".join(one.state.faults), one.num_states) for one in judged]
+    searched = part.search.judged if part.search else ()
+    found += [_case(part, s.verdict, s.directory if isinstance(s, Injected) else s.path, s.verdict.fault) for s in searched]
+    return found + [_case(part, case.verdict, case.path, case.text) for case in part.cases]
+
+
+def _case(part: Part, verdict: Verdict, path: Path, title: str, num_states: int = 1) -> dict[str, Any]:
+    text = "" if verdict.outcome == "PASS" else render(verdict, path)
+    return {**verdict.to_json(), "part": part.name, "title": title, "states": num_states, "text": text}
 
 
 def _coverage(part: Part) -> dict[str, Any]:
@@ -138,18 +157,21 @@ def _coverage(part: Part) -> dict[str, Any]:
     if exploration is None:
         blocked = {"inconclusive": part.blocked} if part.blocked else {}
         return blocked | {"part": part.name, "cases": len(part.cases), "left_out": part.left_out, "notes": list(part.notes)}
+    return {"part": part.name, "inconclusive": exploration.inconclusive, **_explored(exploration)}
+
+
+def _explored(exploration: Exploration) -> dict[str, Any]:
     found = exploration.enumeration
     return {
-        "part": part.name,
-        "inconclusive": exploration.inconclusive,
         "crash_points": found.num_points,
         "states": len(found.states),
         "power_states": found.num_power,
-        "distinct": len(exploration.judged) + exploration.left_out + exploration.not_asked,
+        "distinct": exploration.num_states,
         "judged": len(exploration.judged),
         "resumes": exploration.num_resumes,
         "left_out": exploration.left_out,
         "not_asked": exploration.not_asked,
+        "elsewhere": exploration.elsewhere,
         "duration_s": exploration.exploring_s,
     }
 

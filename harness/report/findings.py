@@ -1,13 +1,13 @@
-"""What was found of a command: every cause once over all parts, as text, as JUnit XML, and as Markdown. Pure.
+"""What was found by a check: every cause once over all its parts, and each part in a line. Pure.
 
-Responsible for: grouping what different parts have found of one cause, and saying what was left out.
-Not responsible for: what a single exploration says (`harness.report.exploration`), or where this is printed.
+Responsible for: grouping what different parts have found of one cause.
+Not responsible for: what a single exploration says (`harness.report.exploration`), or how it is shown
+(`harness.report.summary`, `harness.report.junit`).
 """
 
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +21,6 @@ from harness.report.exploration import coverage_lines, num
 from harness.report.text import render
 from harness.sweep import DamageCause
 
-_SHOWN = 6
-
 
 @dataclass(frozen=True)
 class Found:
@@ -35,6 +33,7 @@ class Found:
         seen: in which parts and cases, in words.
         lines: the first case: what was seen there, the fault.
         repeat: the replay file.
+        key: what makes it another cause than others.
     """
 
     kind: str
@@ -43,6 +42,7 @@ class Found:
     seen: tuple[str, ...]
     lines: tuple[str, ...]
     repeat: Path
+    key: tuple[str, ...] = ()
 
 
 def findings(check: Check) -> list[Found]:
@@ -54,7 +54,7 @@ def findings(check: Check) -> list[Found]:
             # What a save does to the checkpoint before it, it does in a restart too, and when an operation of it fails.
             key = torn.get(key, key) if part.name in (AGAIN, ERRORS) else key
             known = found.get(key)
-            found[key] = one if known is None else replace(known, seen=(*known.seen, *one.seen))
+            found[key] = replace(one, key=key) if known is None else replace(known, seen=(*known.seen, *one.seen))
     return list(found.values())
 
 
@@ -134,57 +134,29 @@ def _diagnosis(verdict: Verdict) -> list[str]:
     return [] if verdict.diagnosis is None else [f"diagnosis: {verdict.diagnosis.text}"]
 
 
-def text(check: Check) -> str:
-    """The parts, a line each; then every finding; then what could not be judged and what was left out; then the outcome."""
-    lines = [line for part in check.parts for line in _part_lines(part)]
-    found = findings(check)
-    for number, one in enumerate(found, 1):
-        lines += ["", f"{number}. {one.kind} ({one.component}): {one.text}"]
-        lines += [f"   {line}" for line in one.lines]
-        lines += [f"   seen: {_seen(one)}", f"   repeat: harness replay {one.repeat}"]
-    undecided = list(_undecided(check))
-    if undecided:
-        lines += ["", "could not be judged:", *(f"  {line}" for line in undecided)]
-    if check.left_out:
-        lines += ["", "left out:", *(f"  {what}" for what in check.left_out)]
-    return "\n".join([*lines, "", _outcome(check, found)])
+def part_findings(part: Part) -> list[Found]:
+    """What was found in one part, by itself."""
+    return [found for _, found in _of_part(part, set())]
 
 
-def _outcome(check: Check, found: list[Found]) -> str:
-    return (
-        f"{check.outcome}: {num(len(found), 'finding')}; {num(_num_cases(check), 'case')}; "
-        f"uninterrupted runs {check.recording_s:.1f} s, all in {check.took_s:.1f} s"
-    )
-
-
-def _num_cases(check: Check) -> int:
-    explored = sum(len(part.exploration.judged) for part in check.parts if part.exploration)
-    searched = sum(len(part.search.judged) for part in check.parts if part.search)
-    return explored + searched + sum(len(part.cases) for part in check.parts)
-
-
-def _seen(found: Found) -> str:
-    more = len(found.seen) - _SHOWN
-    return "; ".join(found.seen[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _part_lines(part: Part) -> list[str]:
-    head = f"{part.outcome:<12} {part.name}"
+def part_text(part: Part) -> str:
+    """What came of a part, in a line."""
     if part.blocked:
-        return [f"{head}: {part.blocked}"]
+        return part.blocked
     if part.exploration is not None:
         if part.exploration.inconclusive:
-            return [f"{head}: nothing can be said: {part.exploration.inconclusive}"]
+            return f"nothing can be said: {part.exploration.inconclusive}"
         untried = "" if part.exploration.judged else "the budget ended before any of them was tried (--budget): "
-        return [f"{head}: {untried}{coverage_lines(part.exploration)[0]}"]
+        return f"{untried}{coverage_lines(part.exploration)[0]}"
     if part.search is not None:
-        return [f"{head}: {part.search.describe().splitlines()[0].partition(': ')[2]}"]
+        return part.search.describe().splitlines()[0].partition(": ")[2]
     good = sum(case.verdict.outcome == "PASS" for case in part.cases)
     note = f" ({'; '.join(part.notes)})" if part.notes else ""
-    return [f"{head}: {good} of {num(len(part.cases), 'case')} held{note}"]
+    return f"{good} of {num(len(part.cases), 'case')} held{note}"
 
 
-def _undecided(check: Check) -> Iterator[str]:
+def undecided(check: Check) -> Iterator[str]:
+    """What could not be judged, in words."""
     for part in check.parts:
         for case in part.cases:
             if case.verdict.outcome == "INCONCLUSIVE":
@@ -195,58 +167,3 @@ def _undecided(check: Check) -> Iterator[str]:
             root = open_ones[0].verdict.root
             first = root.message if root else ""
             yield f"{part.name}: {num(len(open_ones), 'state')}; the first: {first}; see {open_ones[0].path}"
-
-
-def junit(check: Check) -> str:
-    """JUnit XML: one test case per case that was run from its start, one per exploration or search, one per blocked part."""
-    suite = ET.Element("testsuite", name="harness check", time=f"{check.took_s:.3f}")
-    for part in check.parts:
-        for case in part.cases:
-            duration = f"{case.verdict.duration_s:.3f}"
-            element = ET.SubElement(suite, "testcase", classname=part.name, name=case.text, time=duration)
-            _say(element, case.verdict.outcome, case.verdict.kind or "", render(case.verdict, case.path))
-        if not part.cases:
-            element = ET.SubElement(suite, "testcase", classname=part.name, name=part.name, time="0")
-            one = "\n\n".join(_found_text(found) for _, found in _of_part(part, set()))
-            _say(element, part.outcome, part.outcome, one or "\n".join(_part_lines(part)))
-    counts = {"tests": len(suite), "failures": len(suite.findall("testcase/failure")), "errors": 0}
-    counts["skipped"] = len(suite.findall("testcase/skipped"))
-    suite.attrib.update({name: str(count) for name, count in counts.items()})
-    ET.indent(suite)
-    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _say(element: ET.Element, outcome: str, kind: str, text: str) -> None:
-    # JUnit knows no third outcome: what could not be judged has not been tested.
-    if outcome != "PASS":
-        child = ET.SubElement(
-            element, "failure" if outcome == "FAIL" else "skipped", message=_plain(text.splitlines()[0]), type=kind
-        )
-        child.text = _plain(text)
-
-
-def _plain(text: str) -> str:
-    """What XML can hold: a job may print anything."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
-
-
-def _found_text(found: Found) -> str:
-    return "\n".join([f"{found.kind} ({found.component}): {found.text}", *found.lines, f"repeat: harness replay {found.repeat}"])
-
-
-def markdown(check: Check) -> str:
-    """A summary as CI systems show it."""
-    found = findings(check)
-    lines = [f"## harness check: {check.outcome}", "", _outcome(check, found), "", "| | part | |", "|---|---|---|"]
-    for part in check.parts:
-        said = _part_lines(part)[0].partition(f"{part.name}: ")[2]
-        lines.append(f"| {part.outcome} | {_cell(part.name)} | {_cell(said)} |")
-    for number, one in enumerate(found, 1):
-        lines += ["", f"### {number}. {one.kind} ({one.component})", "", "```", _found_text(one), f"seen: {_seen(one)}", "```"]
-    if check.left_out:
-        lines += ["", "Left out:", "", *(f"- {what}" for what in check.left_out)]
-    return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

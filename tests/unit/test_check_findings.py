@@ -11,7 +11,10 @@ from harness.check import Case, Check, Part, Request
 from harness.check_plan import AGAIN, DAMAGE, KILLS
 from harness.oracle.finding import fail, inconclusive
 from harness.oracle.verdict import Verdict
-from harness.report.findings import findings, junit, markdown, text
+from harness.report import junit as xml
+from harness.report import summary
+from harness.report.checked import check_document
+from harness.report.findings import findings
 from harness.scenario import job
 
 GOOD = Verdict("good", "none", "PASS")
@@ -34,6 +37,10 @@ def checked(*parts, left_out=()):
     return Check(Request(job()), parts, 1.0, 4.0, None, left_out)
 
 
+def text(check):
+    return summary.text(check_document(["harness", "check"], check))
+
+
 def test_one_cause_in_several_parts_is_one_finding():
     check = checked(
         Part(KILLS, cases=(case("early", bad(LOST)), case("late", bad(LOST)), case("first", GOOD))),
@@ -42,7 +49,7 @@ def test_one_cause_in_several_parts_is_one_finding():
     (found,) = findings(check)
     assert (found.kind, found.component, found.seen) == ("state-lost", "scaler", ("early", "late", "asked"))
     assert text(check).count("repeat: harness replay runs/early/plan.toml") == 1
-    assert text(check).splitlines()[-1].startswith("FAIL: 1 finding; 4 cases; ")
+    assert text(check).splitlines()[-1].startswith("FAIL: 1 finding; 4 cases in 4.0 s")
 
 
 def test_what_a_kill_in_a_save_has_shown_is_not_named_again():
@@ -78,16 +85,19 @@ def test_junit_has_a_case_for_each_case_and_holds_any_text():
     check = checked(
         Part("p", cases=(case("good", GOOD), case("odd <&>", bad(odd)), case("open", OPEN))), Part("q", blocked="why")
     )
-    suite = ET.fromstring(junit(check))
-    assert {name: suite.get(name) for name in ("tests", "failures", "skipped")} == {"tests": "4", "failures": "1", "skipped": "2"}
+    root = ET.fromstring(xml.junit(check_document(["harness", "check"], check)))
+    assert {name: root.get(name) for name in ("tests", "failures", "skipped")} == {"tests": "4", "failures": "1", "skipped": "2"}
+    suite = root.find("testsuite[@name='p']")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
     failure = suite.find("testcase[@name='odd <&>']/failure")
     assert failure.get("type") == "resume-crashed"
     assert "repeat: harness replay" in failure.text
 
 
 def test_markdown_is_a_table_and_the_findings():
-    said = markdown(checked(Part("p | q", cases=(case("x", bad(LOST)),)), left_out=("much",)))
-    assert said.startswith("## harness check: FAIL\n")
+    check = checked(Part("p | q", cases=(case("x", bad(LOST)),)), left_out=("much",))
+    said = summary.markdown(check_document(["harness", "check"], check))
+    assert said.startswith("## harness check: ❌ FAIL\n")
     assert "| FAIL | p \\| q | 0 of 1 case held |" in said
     assert "### 1. state-lost (scaler)" in said
     assert "- much" in said

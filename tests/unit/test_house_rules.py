@@ -24,7 +24,7 @@ WORDS = ("errors", "failures", "log_fields", "seal", "fault", "grammar", "scenar
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("reference",),
     *((word,) for word in WORDS),
-    ("checkpoint_files",),
+    ("checkpoint_files", "shard"),
     ("trace",),
     ("pieces",),
     ("tree",),
