@@ -101,7 +101,7 @@ def judge(run: Run, baseline: Baseline, oracles: tuple[Oracle, ...] = ORACLES) -
         lost_steps=facts.lost_steps,
         replay=str(run.directory.plan_file),
         expect=scenario.expect,
-        duration_s=sum(float(record.get("duration_s", 0)) for attempt in run.attempts for record in attempt.of("ended")),
+        duration_s=sum(float(record.get("duration_s") or 0) for attempt in run.attempts for record in attempt.of("ended")),
     )
 
 

@@ -403,7 +403,7 @@ def _no_micro_batch(workload: Mapping[str, Any], parsed: list[Fault]) -> list[st
     bad = [
         fault for fault in parsed if isinstance(fault, NumericFault) and type(pieces) is int and fault.micro_batch > pieces >= 1
     ]
-    limits = f"a batch has {pieces} (accumulate), so expected 1 to {pieces}"
+    limits = f"a batch has {pieces} (accumulate), so expected 1 to {pieces}" if bad else ""
     return [f"fault '{fault}': there is no micro-batch {fault.micro_batch}; {limits}" for fault in bad]
 
 

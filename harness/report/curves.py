@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.fault import DamageFault, NumericFault
 from harness.oracle.history import parse_quietly, same_work
+from harness.scenario import FIXED_TOLERANCE
 from harness.store import AttemptRun, Baseline, RankLog, Run, read_baseline, read_run
 
 MAX_POINTS, MAX_RANKS, MAX_MARKS = 400, 8, 24
@@ -97,7 +98,10 @@ def curves(run: Run, baseline: Baseline) -> Curves | str:
     places = _places(run)
     if len(places) > MAX_MARKS:
         notes.append(f"the first {MAX_MARKS} of {len(places)} faults and resumes are marked")
-    tolerance = run.plan.scenario.tolerance
+    asked = run.plan.scenario.tolerance
+    tolerance = FIXED_TOLERANCE if asked == "auto" else asked
+    if asked == "auto":
+        notes.append(f"the tolerance was measured (auto); the line at {FIXED_TOLERANCE:g} is the usual one")
     return Curves(tuple(losses), tuple(differences), tuple(places[:MAX_MARKS]), tolerance, tuple(dict.fromkeys(notes)))
 
 

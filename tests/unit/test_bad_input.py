@@ -187,7 +187,8 @@ def test_a_record_that_an_oracle_needs_is_missed_without_a_seal_too(name, tmp_pa
     for number, line in enumerate(lines):
         record = json.loads(line)
         event = "load" if record.get("moment") == "load" else record["event"]
-        if event not in needed or event in tried or ("attempt-000" in name and event == "batch"):
+        # How a rank ended that was killed, and what it did that was done again, no promise depends on.
+        if event not in needed or event in tried or ("attempt-000" in name and event in ("batch", "exited")):
             continue
         tried.add(event)
         (run / name).write_bytes(b"".join(lines[:number] + lines[number + 1 :]))

@@ -121,6 +121,7 @@ def test_no_recovery_is_recorded_once_the_budget_is_over(tmp_path, monkeypatch):
     assert heard[0] == "crash points of the recovery after 'sigkill rank 0 before write a'"
     assert list(tmp_path.iterdir()) == []
     # A check of a command says it in its list of what was left out.
-    shared = _Shared(parts.request, bench, tmp_path, 0.0, heard.append, lambda *_: None, None, Job.of({}))
+    say, progress = heard.append, lambda *_: None
+    shared = _Shared(parts.request, bench, tmp_path, 0.0, 0.0, say, progress, say, None, Job.of({}), 1.0)
     assert {shared._stated(part).outcome for part in found} == {"PASS"}
     assert shared.left_out == heard

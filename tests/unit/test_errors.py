@@ -19,6 +19,7 @@ def test_exit_codes_are_those_of_the_contract():
         "EXIT_USAGE": 2,
         "EXIT_INCONCLUSIVE": 3,
         "EXIT_HARNESS": 4,
+        "EXIT_NOT_REPRODUCED": 5,
         "EXIT_INTERRUPTED": 130,
     }
 

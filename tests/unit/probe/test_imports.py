@@ -88,13 +88,7 @@ def test_the_module_is_what_it_would_have_been(folder):
     del sys.modules["awaited"]
     calls_of("awaited")
     found = importlib.import_module("awaited")
-    assert {
-        type(found.__loader__),
-        found.__file__,
-        type(found.__spec__.loader),
-        found.__spec__.origin,
-        found.__spec__.cached,
-    } == facts
+    assert facts_of(found) == facts
     assert found.__loader__ is found.__spec__.loader
 
 
