@@ -61,10 +61,14 @@ class Ticker:
         if self._live is None:
             self._console.print(name, highlight=False, soft_wrap=True)
 
+    def say(self, text: str) -> None:
+        """One line that stays, above what is shown."""
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
     def tick(self, done: int, failing: int, total: int) -> None:
         """So many are done, so many of them fail, of so many."""
         if not self._rows:
-            return
+            self._rows.append(_Row("cases"))
         row = self._rows[-1]
         row.done, row.failing, row.total = done, failing, total
         now = time.monotonic()

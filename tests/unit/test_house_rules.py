@@ -48,7 +48,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
             "bench_probe",
         ),
         *("interval", "power_check", "interleavings", "check", "tracing", "check_request"),
-        *("warming", "check_plan", "check_command"),
+        *("warming", "check_plan", "check_command", "shrink"),
     ),
     ("report",),
     ("cli", "pytest_plugin", "__main__", "harness"),
