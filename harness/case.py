@@ -36,17 +36,19 @@ class Workbench:
         baselines: directory of the baseline cache.
         warm: the session's warm server.
         modules: what the server imports beside torch, for a user's script.
+        forked: cases run in processes of one thread, which may fork a keeper instead of starting one.
     """
 
     runs: Path
     baselines: Path
     warm: WarmLaunch
     modules: tuple[str, ...] = ()
+    forked: bool = False
 
     def launcher(self, scenario: Scenario) -> Launcher:
         """How the ranks of a scenario are started."""
         if scenario.launch != "warm":
-            return ColdLaunch(self.warm.temporary)
+            return ColdLaunch(self.warm.temporary, self.forked)
         foreign = isinstance(scenario.workload, Command) and scenario.workload.probe
         return replace(self.warm, modules=(*SCRIPT_MODULES, *self.modules)) if foreign else self.warm
 

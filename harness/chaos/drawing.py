@@ -187,7 +187,7 @@ class _Drawn:
     def _kill_at_step(self, attempt: int, size: int) -> None:
         step = self.choose(self.job.steps_after(self.start))
         self._say(f"sigkill all ranks at step {step} by rank 0", attempt, Point("step", "sigkill", TRAINING, size))
-        self._died(0, self.job.steps_at.get(0, {}).get(step, 0))
+        self._died(0, self.job.steps_at.get(0, {}).get(step, 0), done=True)
 
     def _kill_at_operation(self, attempt: int, size: int) -> None:
         place = self.choose(self._operations(size))
@@ -196,7 +196,7 @@ class _Drawn:
         at = f" at {self.choose(_POSITIONS)}" if moment == "during" else ""
         who, by = self.choose(((f"rank {place.rank}", ""), ("all ranks", f" by rank {place.rank}")))
         self._say(f"sigkill {who} {moment} {self._named(place, at)}{by}", attempt, self._point(place, "sigkill", size))
-        self._died(place.rank, place.index)
+        self._died(place.rank, place.index, done=moment == "after")
 
     def _kill_recovery(self, attempt: int, size: int) -> None:
         place = self.choose([place for place in self.job.recovery if place.rank < size])
@@ -209,14 +209,17 @@ class _Drawn:
     def _ask(self, attempt: int, size: int) -> None:
         step = self.choose(self.job.steps_after(self.start))
         self._say(f"sigterm all ranks at step {step} by rank 0", attempt, Point("step", "sigterm", TRAINING, size))
-        self._died(0, self.job.steps_at.get(0, {}).get(step, 0))
+        if self.job.saves_when_asked:
+            self.start = self.job.restart_asked(step)
+        else:
+            self._died(0, self.job.steps_at.get(0, {}).get(step, 0), done=True)
 
     def _error(self, attempt: int, size: int) -> None:
         place = self.choose([place for place in self._operations(size) if place.operation in _FAILING])
         name = self.choose(_FAILING[place.operation])
         times = self.choose(("", "", " always"))
         self._say(f"{name} rank {place.rank} on {self._named(place)}{times}", attempt, self._point(place, name, size))
-        self._died(place.rank, place.index)
+        self._died(place.rank, place.index, done=False)
 
     def _disk_full(self, attempt: int, size: int) -> None:
         held = min(self.job.standing, len([start for start in self.job.starts[1:] if start.step <= self.start.step]))
@@ -228,20 +231,27 @@ class _Drawn:
         moment, survivors = self.choose(("before", "after")), self.choose(_SURVIVORS)
         sentence = f"power-cut keeping {survivors} {moment} {self._named(place)} by rank {place.rank}"
         self._say(sentence, attempt, self._point(place, "power-cut", size))
-        self._died(place.rank, place.index)
+        self._died(place.rank, place.index, done=moment == "after")
 
     def _beside(self, attempt: int, size: int, until: Place) -> None:
         """What the attempt gets over before it ends at a place."""
-        before = [p for p in self._operations(size) if p.step == until.step and p.index < until.index]
-        writes = [place for place in before if place.rank == until.rank and place.size_bytes > 1]
+        before = [p for p in self._operations(size) if p.rank == until.rank and p.index < until.index]
+        writes = [place for place in before if place.size_bytes > 1]
         others = [place for place in self._operations(size) if place.rank != until.rank and place.step == until.step]
+        fails = ERRORS in self.families and not self.job.gives_up and any(p.operation in _FAILING for p in before)
         can = (
             [""] * 4
+            + ["error"] * (3 * fails)
             + ["short"] * (ERRORS in self.families and bool(writes))
             + ["hold"] * (HOLDS in self.families and bool(others))
         )
         what = self.choose(can)
-        if what == "short":
+        if what == "error":
+            place = self.choose([place for place in before if place.operation in _FAILING])
+            name = self.choose(_FAILING[place.operation])
+            self._say(f"{name} rank {place.rank} on {self._named(place)}", attempt, self._point(place, name, size))
+            self._beside(attempt, size, place)  # perhaps another one before it
+        elif what == "short":
             place = self.choose(writes)
             sentence = f"short-write rank {place.rank} on {self._named(place, ' at 30%')}"
             self._say(sentence, attempt, self._point(place, "short-write", size))
@@ -308,8 +318,8 @@ class _Drawn:
     def _saved(self) -> int:
         return sum(0 < start.step <= self.start.step for start in self.job.starts)
 
-    def _died(self, rank: int, index: int) -> None:
-        later = self.job.restart_after(rank, index)
+    def _died(self, rank: int, index: int, done: bool) -> None:
+        later = self.job.restart_after(rank, index, done)
         self.start = later if later.step > self.start.step else self.start
 
     def _named(self, place: Place, at: str = "") -> str:

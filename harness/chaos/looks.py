@@ -140,6 +140,8 @@ def _with_habits(job: JobMap, scenario: Scenario, bench: Workbench, families: Se
         shutil.rmtree(directory.path, ignore_errors=True)
     else:
         job = replace(job, falls_back=False)
+    if drawing.ASKS in families:
+        job = replace(job, saves_when_asked=_saves_when_asked(job, scenario, bench, say))
     writes = [place for place in job.places if place.size_bytes]
     if {drawing.ERRORS, drawing.DISKS} & set(families) and writes:
         say("looking at the job: a write of it fails")
@@ -148,6 +150,16 @@ def _with_habits(job: JobMap, scenario: Scenario, bench: Workbench, families: Se
         job = replace(job, gives_up=bool(ended) and ended[-1].get("outcome") != "done")
         shutil.rmtree(directory.path, ignore_errors=True)
     return job
+
+
+def _saves_when_asked(job: JobMap, scenario: Scenario, bench: Workbench, say: Say) -> bool:
+    saved = [start.step for start in job.starts]
+    step = next((told for told in job.told if told not in saved and told > saved[min(1, len(saved) - 1)]), job.told[-1])
+    say(f"looking at the job: asked to end at step {step}")
+    _, directory, attempts = _run(scenario, bench, "asked", f"sigterm all ranks at step {step} by rank 0")
+    resumed = [record["step"] for attempt in attempts[1:2] for log in attempt.ranks.values() for record in log.of("resume")]
+    shutil.rmtree(directory.path, ignore_errors=True)
+    return bool(resumed) and min(resumed) == step
 
 
 def _failing(job: JobMap, place: Place) -> str:

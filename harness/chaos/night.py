@@ -194,14 +194,14 @@ def run_night(
         bench: where cases run; they go into `folder`.
         folder: of this night; the journal, the run directories and nothing else.
         say: is told what is done, and all of what is drawn before it happens.
-        tick: is told how many cases are done, how many fail, of how many (0: nobody knows).
+        tick: is told how many cases are done, how many fail, of about how many.
         unfinished: a night that was killed, with which this one goes on.
 
     Raises:
         UsageError, LaunchError: the job cannot be run at all.
         CapabilityError: this machine cannot do it, or its disk is full.
     """
-    night = _Night(request, replace(bench, runs=folder / "cases"), folder, say, tick, unfinished)
+    night = _Night(request, replace(bench, runs=folder / "cases", forked=True), folder, say, tick, unfinished)
     try:
         return night.run()
     finally:
@@ -449,7 +449,8 @@ class _Night:
             self.queue.appendleft((case, True))
         else:
             self._settle(case)
-        self.tick(len(self.found.ran), self.found.count("FAIL"), 0)
+        done = len(self.found.ran)
+        self.tick(done, self.found.count("FAIL"), max(done, round(done * self.request.budget_s / self.journal.used_s)))
 
     def _settle(self, case: Case) -> None:
         """Nothing more is to be run of a case."""

@@ -50,10 +50,24 @@ class Place:
 
 @dataclass(frozen=True)
 class Start:
-    """Where an attempt begins: with so many updates done, and at which event of each rank (-1: the first)."""
+    """Where an attempt begins.
+
+    Attributes:
+        step: updates that are done.
+        after: of each rank, the event behind which it goes on (none: at the first).
+        commit: of each rank, the event with which, or after which, a death finds this save done.
+        committer: the rank whose event of these is the commit itself.
+    """
 
     step: int
     after: Mapping[int, int]
+    commit: Mapping[int, int] = field(default_factory=dict)
+    committer: int = -1
+
+    def stands_after(self, rank: int, index: int, done: bool) -> bool:
+        """Whether a death at this event of a rank (once it was done, or before) finds the save done."""
+        commit = self.commit.get(rank, -1)
+        return index > commit or (index == commit and done and rank == self.committer)
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,7 @@ class JobMap:
         scaled: whether its losses are scaled by a GradScaler.
         falls_back: whether it goes on from an older checkpoint where the newest is damaged.
         gives_up: whether it ends when a write of a save fails.
+        saves_when_asked: whether it saves when it is asked to end (SIGTERM).
         reshards: whether it owes a resume on another number of ranks.
         told: the steps that rank 0's log tells of.
     """
@@ -93,6 +108,7 @@ class JobMap:
     scaled: bool = False
     falls_back: bool = True
     gives_up: bool = True
+    saves_when_asked: bool = False
     reshards: bool = True
     told: tuple[int, ...] = ()
 
@@ -115,9 +131,13 @@ class JobMap:
         """The steps at which an attempt that begins there can be stopped."""
         return tuple(step for step in self.told if step > start.step)
 
-    def restart_after(self, rank: int, index: int) -> Start:
+    def restart_after(self, rank: int, index: int, done: bool) -> Start:
         """Where the job goes on after a death at this event of a rank: at the newest save that was done by then."""
-        return [start for start in self.starts if start.after.get(rank, -1) < index][-1]
+        return [start for start in self.starts if start.step == 0 or start.stands_after(rank, index, done)][-1]
+
+    def restart_asked(self, step: int) -> Start:
+        """Where it goes on after it was asked to end at a step, and has saved for it."""
+        return Start(step, {rank: steps[step] for rank, steps in self.steps_at.items() if step in steps})
 
 
 def general(path: str) -> str:
@@ -132,21 +152,13 @@ def read_places(operations: Iterable[Record]) -> tuple[tuple[Place, ...], dict[i
     Args:
         operations: the records of its `operations.jsonl`.
     """
-    by_rank: dict[int, list[Record]] = {}
-    for record in operations:
+    ranks: dict[int, _Rank] = {}
+    for order, record in enumerate(operations):
         if record["event"] in ("operation", "mark") and isinstance(record.get("rank"), int) and record["rank"] >= 0:
-            by_rank.setdefault(record["rank"], []).append(record)
-    places: list[Place] = []
-    steps_at: dict[int, dict[int, int]] = {}
-    saves: dict[int, list[tuple[int, int]]] = {}
-    for rank, records in sorted(by_rank.items()):
-        own = _Rank(rank)
-        for index, record in enumerate(records):
-            own.take(index, record)
-        places += own.places
-        steps_at[rank] = own.steps
-        saves[rank] = own.saves or own.guessed()
-    return tuple(places), steps_at, _starts(saves)
+            ranks.setdefault(record["rank"], _Rank(record["rank"])).take(order, record)
+    owns = [own for _, own in sorted(ranks.items())]
+    places = tuple(place for own in owns for place in own.places)
+    return places, {own.rank: own.steps for own in owns}, _starts(owns)
 
 
 @dataclass
@@ -160,9 +172,12 @@ class _Rank:
     step: int = 0
     phase: str = START
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    orders: list[int] = field(default_factory=list)  # of its events, among those of all ranks
 
-    def take(self, index: int, record: Record) -> None:
+    def take(self, order: int, record: Record) -> None:
         """The next record."""
+        index = len(self.orders)
+        self.orders.append(order)
         if record["event"] == "operation":
             self._operation(index, record)
             return
@@ -197,13 +212,35 @@ class _Rank:
         return list(done.values())
 
 
-def _starts(saves: Mapping[int, Sequence[tuple[int, int]]]) -> tuple[Start, ...]:
+def _starts(ranks: Sequence[_Rank]) -> tuple[Start, ...]:
     """The fresh start, then the saves that the most talkative rank knows; of the others those of the same step."""
     starts = [Start(0, {})]
-    told = max(saves.values(), key=len, default=[])
-    for _, step in told:
-        starts.append(Start(step, {rank: index for rank, own in saves.items() for index, at in own if at == step}))
+    saves = {own.rank: own.saves or own.guessed() for own in ranks}
+    begun = dict.fromkeys(saves, 0)
+    for _, step in max(saves.values(), key=len, default=[]):
+        after = {rank: index for rank, own in saves.items() for index, at in own if at == step}
+        starts.append(Start(step, after, *_commit(ranks, begun, after)))
+        begun |= after
     return tuple(starts)
+
+
+def _commit(ranks: Sequence[_Rank], begun: Mapping[int, int], after: Mapping[int, int]) -> tuple[dict[int, int], int]:
+    """What makes a save visible, as far as can be told: its last rename, or else its last write.
+
+    Args:
+        ranks: what each did.
+        begun: of each rank, the event behind which the save began.
+        after: of each rank, the event with which it ended.
+    """
+    own = {rank.rank: rank for rank in ranks}
+    inside = [p for r in ranks for p in r.places if begun[r.rank] <= p.index <= after.get(r.rank, -1)]
+    for operation in ("rename", "write"):
+        found = [place for place in inside if place.operation == operation]
+        if found:
+            last = max(found, key=lambda place: own[place.rank].orders[place.index])
+            moment = own[last.rank].orders[last.index]
+            return {r.rank: sum(order <= moment for order in r.orders) - 1 for r in ranks}, last.rank
+    return dict(after), -1
 
 
 def recovery_places(operations: Iterable[Record]) -> tuple[Place, ...]:

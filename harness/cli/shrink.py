@@ -46,7 +46,7 @@ def shrink(file: Path, budget: str, jobs: str | None, out: Path) -> int:
     session = Session.new()
     try:
         with new_folder(out.resolve(), f"shrink-{plan.scenario.name}"[:180]) as folder, Ticker() as ticker:
-            bench = Workbench(folder / "tries", out.resolve() / "baselines", session.warm())
+            bench = Workbench(folder / "tries", out.resolve() / "baselines", session.warm(), forked=True)
             ticker.say(f"seeing it fail: {'; '.join(plan.scenario.faults) or 'no fault'}")
             outcome, failure = reproduced(plan.scenario, bench)
             if failure is None:

@@ -51,7 +51,7 @@ _PLAIN = {
 }
 _SMALLER = {"width": 8, "global_batch": 1, "batches_per_epoch": 1, "keep_last": 1, "save_every": 1}
 _WORDS = {"sigkill": 0, "sigterm": 1, "sigstop": 2}
-_STEPS_TRIED = 4
+_STEPS_TRIED = 16
 
 
 def cost(scenario: Scenario) -> Cost:
@@ -60,7 +60,7 @@ def cost(scenario: Scenario) -> Cost:
     workload = scenario.workload
     steps = (workload.steps or 0) if isinstance(workload, Reference) else 0
     settings = sum(getattr(workload, name, plain) != plain for name, plain in _PLAIN.items())
-    size = sum(float(getattr(workload, name, 0)) for name in _SMALLER)
+    size = sum(float(getattr(workload, name)) for name in _SMALLER) if isinstance(workload, Reference) else 0.0
     return (
         len(faults),
         sum(_attempt(fault) >= 0 for fault in faults) and max(_attempt(fault) for fault in faults) + 1,
@@ -74,10 +74,15 @@ def cost(scenario: Scenario) -> Cost:
     )
 
 
-def candidates(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
-    """What to try next: each is simpler than the case and possible, the most drastic first; with what it does, in words."""
+def candidates(scenario: Scenario, steps: int) -> Iterator[tuple[str, Scenario]]:
+    """What to try next: each is simpler than the case and possible, the most drastic first; with what it does, in words.
+
+    Args:
+        scenario: the case.
+        steps: updates of the uninterrupted job.
+    """
     now = cost(scenario)
-    for words, changes in _changes(scenario):
+    for words, changes in _changes(scenario, steps):
         try:
             simpler = Scenario.build({**scenario.model_dump(), **changes})
         except UsageError:
@@ -86,10 +91,10 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
             yield words, simpler
 
 
-def _changes(scenario: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
+def _changes(scenario: Scenario, steps: int) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from _fewer_faults(scenario)
     yield from _fewer_ranks(scenario)
-    yield from _simpler_forms(scenario)
+    yield from _simpler_forms(scenario, steps)
     yield from _fewer_steps(scenario)
     yield from _plainer_settings(scenario)
     yield from _earlier(scenario)
@@ -213,9 +218,9 @@ def _towards(value: int, least: int) -> Iterator[int]:
 # -- simpler and earlier points
 
 
-def _simpler_forms(scenario: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
+def _simpler_forms(scenario: Scenario, steps: int) -> Iterator[tuple[str, dict[str, Any]]]:
     for index, fault in enumerate(scenario.parsed_faults()):
-        for other in simpler_forms(fault, _most_steps(scenario)):
+        for other in simpler_forms(fault, steps):
             yield f"'{other}' for '{fault}'", _with(scenario, index, other)
 
 
@@ -252,11 +257,12 @@ def simpler_forms(fault: Fault, steps: int) -> list[Fault]:
 
 
 def _early(steps: int) -> list[int]:
-    return list(range(1, min(steps, _STEPS_TRIED) + 1))
-
-
-def _most_steps(scenario: Scenario) -> int:
-    return scenario.workload.steps or _STEPS_TRIED
+    """Steps to try: all of a short job, of a long one so many, spread over it."""
+    return (
+        sorted({1 + number * steps // _STEPS_TRIED for number in range(_STEPS_TRIED)})
+        if steps > _STEPS_TRIED
+        else [*range(1, steps + 1)]
+    )
 
 
 def _earlier(scenario: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:

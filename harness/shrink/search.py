@@ -18,7 +18,7 @@ from harness.errors import HarnessError
 from harness.scenario import Scenario
 from harness.shrink.reduce import candidates
 from harness.shrink.write import Files, write_files
-from harness.store import read_run
+from harness.store import RunDirectory, read_baseline, read_run
 from harness.workers import Pool
 
 Say = Callable[[str], None]
@@ -108,6 +108,8 @@ class _Search:
     def __post_init__(self) -> None:
         self.best, self.path = self.failure.scenario, self.failure.run
         self.pool = Pool(self.say)
+        golden = read_baseline(RunDirectory(self.path).golden)
+        self.num_steps = max((batch.step for log in golden.ranks.values() for batch in log.batches), default=1)
 
     def run(self) -> bool:
         """Steps until nothing simpler fails; False where the time was up before."""
@@ -158,7 +160,7 @@ class _Search:
         return None
 
     def _untried(self) -> Iterator[tuple[str, Scenario]]:
-        for words, scenario in candidates(self.best):
+        for words, scenario in candidates(self.best, self.num_steps):
             if (key := _key(scenario)) not in self.tried:
                 self.tried.add(key)
                 yield words, scenario
