@@ -56,6 +56,7 @@ class Request:
         canary: whether the canary is run.
         shrink: whether failures are made smaller.
         most: cases at most; None for no limit.
+        exit_first: end with the first failure, once it has been repeated and made smaller.
     """
 
     scenario: Scenario
@@ -70,6 +71,7 @@ class Request:
     canary: bool = True
     shrink: bool = True
     most: int | None = None
+    exit_first: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """For the journal."""
@@ -370,7 +372,7 @@ class _Night:
                 break
             for key, ran in self.pool.wait(min(_POLL_S, max(0.0, self.request.budget_s - self.journal.used_s))):
                 self._end(key, ran)
-            if self.journal.used_s >= self.request.budget_s:
+            if self.journal.used_s >= self.request.budget_s or (self.request.exit_first and self._settled_failure()):
                 break
         if not self.found.cases:
             asked = ", ".join(self.request.families)
@@ -383,6 +385,9 @@ class _Night:
             self.found.notes.append("nothing new could be drawn: the job has no more schedules to offer")
         if self.found.cases and not self.found.ran and not self.found.blocked:
             raise _OutOfTimeError
+
+    def _settled_failure(self) -> bool:
+        return any(case.failed and case.again is not None for case in self.found.cases)
 
     def _enough(self) -> bool:
         return self.request.most is not None and len(self.found.cases) >= self.request.most
@@ -487,11 +492,10 @@ class _Night:
         scenario = case.scenario.model_copy(update={"expect": case.ran.expect})
         if self.request.shrink:
             left = self.request.budget_s - self.journal.used_s
+            budget_s = left * (1.0 if self.request.exit_first else _SHRINK_SHARE)
             bench = replace(self.bench, runs=self.folder / "shrinking")
             failure = Failure(scenario, group, Path(case.ran.path))
-            smaller = shrink(
-                failure, bench, self.folder / "shrunk" / scenario.name, _SHRINK_SHARE * left, self.request.jobs, self.say
-            )
+            smaller = shrink(failure, bench, self.folder / "shrunk" / scenario.name, budget_s, self.request.jobs, self.say)
             self.found.smaller[group] = smaller
             self.journal.write("shrunk", group=group, file=str(smaller.files.replay), runs=smaller.num_runs)
             scenario = smaller.scenario

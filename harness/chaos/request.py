@@ -61,6 +61,7 @@ def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> R
         corpus=options["corpus"].resolve() if options["corpus"] else None,
         canary=options["canary"],
         shrink=options["shrink"],
+        exit_first=options["exit_first"],
         most=None if options["cases"] is None else whole(options["cases"], "--cases", "a number of cases from 1", found),
     )
     if found:

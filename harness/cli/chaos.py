@@ -23,6 +23,7 @@ from harness.cli.common import make_writable, new_folder, no_folder, no_place_fo
 @click.option("--budget", default="30m", show_default=True, help="It ends after so long: 90s, 10m, 8h.")
 @click.option("--seed", default=None, help="Of all that is drawn. [default: another one each time; it is printed]")
 @click.option("--shard", default="1/1", metavar="I/N", help="Draw only part I of N, each on a machine of its own.")
+@click.option("-x", "--exit-first", is_flag=True, default=False, help="End with the first failure, once it was made smaller.")
 @click.option("--cases", default=None, help="So many cases at most.")
 @click.option("--faults", default=None, metavar="LIST", help="Which families are drawn. [default: all but power-cut]")
 @click.option("--corpus", type=click.Path(path_type=Path), default=None, help="Folder of what earlier nights have found.")
@@ -71,6 +72,7 @@ def chaos(out: Path, json_file: Path | None, continued: str | None, **options: A
     try:
         bench = Workbench(out.resolve(), out.resolve() / "baselines", session.warm())
         with Ticker() as ticker:
+            ticker.part(f"{request.scenario.name}, {request.budget_s:g} s, {request.jobs} at a time")
             if unfinished:
                 found = run_night(request, bench, unfinished.folder.resolve(), ticker.say, ticker.tick, unfinished)
             else:

@@ -165,6 +165,26 @@ class History:
                     found.pop(commit.name, None)
         return found
 
+    def still_damaged(self, attempt: int) -> dict[str, list[Record]]:
+        """As `damaged`, at the beginning of an attempt, without the files that the trainer has written anew since.
+
+        That may be known of a file long before its checkpoint is known to be committed.
+        """
+        now = self._run.attempts[attempt].files("begin")
+        left: dict[str, list[Record]] = {}
+        for name, records in self.damaged(attempt).items():
+            kept = [record for record in records if now is None or self._is_as_damaged(record, attempt, now)]
+            left |= {name: kept} if kept else {}
+        return left
+
+    def _is_as_damaged(self, record: Record, attempt: int, now: Files) -> bool:
+        """Whether a file is what the damage has made of it."""
+        for past in self._run.attempts[: attempt + 1]:
+            if record in past.of("damaged"):
+                then = past.files("begin")  # which was listed once the damage was done
+                return then is None or then.get(str(record["path"])) == now.get(str(record["path"]))
+        return True
+
     def standing(self, before: int) -> list[Commit]:
         """What was committed before an attempt and is still owed, in order.
 

@@ -10,6 +10,7 @@ limits of its own; a run here takes up to minutes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -111,13 +112,11 @@ def _fewer_faults(scenario: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
     if count > 3:
         for half in (range(count // 2), range(count // 2, count)):
             yield f"without {len(half)} faults", without(scenario, set(half))
-    if count > 2:  # two at once: an attempt goes with its damage
-        for first in range(count):
-            for second in range(first + 1, count):
-                both = f"'{faults[first]}' and '{faults[second]}'"
-                yield f"without {both}", without(scenario, {first, second})
     for index, fault in enumerate(faults):
         yield f"without '{fault}'", without(scenario, {index})
+    if count > 2:  # two at once: an attempt goes with its damage
+        for first, second in itertools.combinations(range(count), 2):
+            yield f"without '{faults[first]}' and '{faults[second]}'", without(scenario, {first, second})
 
 
 def without(scenario: Scenario, dropped: set[int]) -> dict[str, Any]:

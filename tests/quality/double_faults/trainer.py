@@ -131,7 +131,10 @@ def read_checkpoint(name):
         digest, _, body = file.read().partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise ValueError("sha256 differs")
-    return json.loads(body)
+    state = json.loads(body)
+    if state["step"] != number(name):
+        raise ValueError(f"holds step {state['step']}, expected {number(name)}")
+    return state
 
 
 def number(name):
