@@ -268,7 +268,7 @@ class _Drawn:
         if DAMAGES not in self.families or not standing or self.choose((False, False, True)) is False:
             return True
         every = standing == 1 or self.choose((False, False, False, True))
-        sentence, effect = self._damage("every" if every and standing > 1 else "newest", standing)
+        sentence, effect = self._damage("every" if every and standing > 1 else "newest", standing, attempt)
         self._say(sentence, attempt, Point("files", effect, REST, self._size(attempt)), default=1)
         self.exact = False
         if every or self.damaged or not self.job.falls_back:
@@ -278,7 +278,7 @@ class _Drawn:
         self.start = saved[-1] if saved else Start(0, {})
         return True
 
-    def _damage(self, which: str, standing: int) -> tuple[str, str]:
+    def _damage(self, which: str, standing: int, attempt: int) -> tuple[str, str]:
         file = f"/{self.choose(self.job.files)}" if self.job.files else ""
         effects = ["truncate", "flip", "zero", "delete"] + ["replace"] * (standing > 1 and which == "newest")
         effect = self.choose(effects)
@@ -286,7 +286,7 @@ class _Drawn:
         if effect == "truncate":
             how = f" to {self.choose(_POSITIONS)}"
         elif effect == "flip":
-            how = f" at {self.choose(('60%', '5%', '95%', '30%'))} bit 3"
+            how = f" at {self.choose(('60%', '5%', '95%', '30%'))} bit {attempt % 8}"  # never the same one twice, which would undo it
         elif effect == "zero":
             how = f" at {self.choose(('50%', '0%', '90%'))}"
         elif effect == "replace":

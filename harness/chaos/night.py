@@ -10,7 +10,7 @@ import hashlib
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ from harness.chaos import canary, drawing, journal, looks
 from harness.chaos.corpus import FAILING, FIXED, FLAKY, Corpus, Kept, for_job
 from harness.chaos.coverage import Coverage, Point, choose
 from harness.chaos.drawing import Schedule
+from harness.chaos.found import Case, Found, Request
 from harness.chaos.journal import Journal, Unfinished
 from harness.chaos.places import JobMap
 from harness.chaos.running import Ran, run_one
-from harness.errors import EXIT_FAIL, EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_PASS
 from harness.inject.disk import room_bytes
 from harness.scenario import Command, Scenario
-from harness.shrink.search import Failure, Smaller, shrink
+from harness.shrink.search import Failure, as_entry, recalled, shrink
 from harness.workers import Pool
 
 DRAWN, CORPUS = "drawn", "corpus"
@@ -37,149 +37,8 @@ _CORPUS_SHARE, _SHRINK_SHARE = 0.5, 0.25
 _LEAST_DEADLINE_S, _DEADLINE_FACTOR = 60.0, 5.0
 _LEAST_ROOM_BYTES, _ROOM_PER_CASE = 32 << 20, 8
 _POLL_S = 0.5
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked for.
-
-    Attributes:
-        scenario: the job.
-        seed: of all that is drawn.
-        budget_s: seconds until it ends.
-        jobs: cases at a time.
-        families: of `drawing.FAMILIES`.
-        shard: which part of how many, the first is 1.
-        launch: how a command is started: auto, warm, cold.
-        world_sizes: other numbers of ranks to be drawn; None for those that suggest themselves.
-        corpus: the corpus folder, if there is one.
-        canary: whether the canary is run.
-        shrink: whether failures are made smaller.
-        most: cases at most; None for no limit.
-        exit_first: end with the first failure, once it has been repeated and made smaller.
-    """
-
-    scenario: Scenario
-    seed: int
-    budget_s: float
-    jobs: int
-    families: tuple[str, ...] = drawing.DEFAULT_FAMILIES
-    shard: tuple[int, int] = (1, 1)
-    launch: str = "auto"
-    world_sizes: tuple[int, ...] | None = None
-    corpus: Path | None = None
-    canary: bool = True
-    shrink: bool = True
-    most: int | None = None
-    exit_first: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """For the journal."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("scenario", "corpus")}
-        scenario = self.scenario.model_dump(mode="json", exclude_none=True)
-        return {**fields, "corpus": str(self.corpus) if self.corpus else None, "scenario": scenario}
-
-
-@dataclass
-class Case:
-    """One case of a night.
-
-    Attributes:
-        number: from 1, in the order in which they were drawn.
-        origin: `drawn`, or `corpus ID`.
-        schedule: what is done.
-        ran: what came of it; None where it has not run to its end.
-        again: what came of the repetition of a failure.
-    """
-
-    number: int
-    origin: str
-    schedule: Schedule
-    scenario: Scenario
-    ran: Ran | None = None
-    again: Ran | None = None
-
-    @property
-    def failed(self) -> bool:
-        """Whether it failed, be it once."""
-        return self.ran is not None and self.ran.outcome == "FAIL"
-
-    @property
-    def flaky(self) -> bool:
-        """Whether it failed, and did not when it was repeated."""
-        return self.failed and self.again is not None and self.again.outcome != "FAIL"
-
-
-@dataclass
-class Found:
-    """What a night has found.
-
-    Attributes:
-        request: what was asked for.
-        folder: of the night.
-        cases: all of them, in order.
-        coverage: of this night.
-        before: of earlier nights.
-        smaller: per group of failures, what the first of them was made smaller to.
-        regressed: cases of the corpus that had been fixed, and fail again.
-        fixed: cases of the corpus that pass.
-        notes: what else must be said.
-        blocked: why nothing can be said, "" where something can.
-        broken: what is wrong with the harness, "" where nothing is.
-        used_s: seconds of the budget.
-        steps: of the job.
-        cut: cases that the end of the budget cut off.
-        started: how the job is started, in words.
-    """
-
-    request: Request
-    folder: Path
-    cases: list[Case] = field(default_factory=list)
-    coverage: Coverage = field(default_factory=Coverage)
-    before: Coverage = field(default_factory=Coverage)
-    smaller: dict[tuple[str, str], Smaller] = field(default_factory=dict)
-    regressed: list[str] = field(default_factory=list)
-    fixed: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    blocked: str = ""
-    broken: str = ""
-    used_s: float = 0.0
-    steps: int = 0
-    cut: int = 0
-    started: str = ""
-    interrupted: bool = False
-
-    @property
-    def ran(self) -> list[Case]:
-        """The cases that have run to their end."""
-        return [case for case in self.cases if case.ran is not None]
-
-    def count(self, outcome: str) -> int:
-        """How many cases have this outcome."""
-        return sum(case.ran is not None and case.ran.outcome == outcome for case in self.cases)
-
-    @property
-    def missed(self) -> int:
-        """Cases in which something that was drawn did not happen, and nothing else was wrong."""
-        return sum(case.ran is not None and case.ran.missed for case in self.cases)
-
-    def groups(self) -> dict[tuple[str, str], list[Case]]:
-        """The failures by kind and component."""
-        found: dict[tuple[str, str], list[Case]] = {}
-        for case in self.cases:
-            if case.failed and case.ran is not None:
-                found.setdefault(case.ran.group, []).append(case)
-        return found
-
-    @property
-    def exit_code(self) -> int:
-        """What the process ends with. A drawn fault that did not fire proves nothing; it is no reason to doubt the rest."""
-        if self.broken:
-            return EXIT_HARNESS
-        if self.count("FAIL"):
-            return EXIT_FAIL
-        undecided = self.count("INCONCLUSIVE") > self.missed or not self.count("PASS")
-        return EXIT_INCONCLUSIVE if self.blocked or undecided else EXIT_PASS
+# Of so many failures of one kind and component the whole run directory is kept, of the rest the replay file and the verdict.
+_KEPT_OF_A_GROUP = 10
 
 
 Say = Callable[[str], None]
@@ -256,7 +115,11 @@ class _Night:
             found.blocked = found.blocked or (
                 f"the budget of {request.budget_s:g} s was used up before {what} had come to an end; expected a larger --budget"
             )
-        found.cut = len(self.pool.end())
+        cut = self.pool.end()
+        found.cut = len(cut)
+        for key in cut:
+            if isinstance(key, tuple):
+                self._drop_rest(self.found.cases[key[0] - 1], again=key[1])
         found.used_s = self.journal.used_s
         self._check_what_came()
         if self.corpus and found.ran:
@@ -311,10 +174,21 @@ class _Night:
             if case.number in results:
                 self._recall(case, results[case.number])
             else:
-                self._drop_rest(case)
+                for again in (False, True):
+                    self._drop_rest(case, again)
                 self.queue.append((case, False))
+        shutil.rmtree(self.folder / "shrinking", ignore_errors=True)
+        self._take_up_failures()
         if self.earlier:
             self.say(f"going on: {len(self.found.ran)} cases are done, {len(self.queue)} had begun")
+
+    def _take_up_failures(self) -> None:
+        for entry in self.earlier:
+            if entry["event"] == "shrunk" and (smaller := recalled(entry)) is not None:
+                self.found.smaller[smaller.group] = smaller
+        for case in self.found.cases:  # the night was killed before one was made smaller
+            if case.failed and not case.flaky and case.ran is not None and Path(case.ran.path, "golden").is_dir():
+                self._new_failure(case)
 
     def _drawn_before(self, entry: Mapping[str, Any]) -> Case | None:
         origin, schedule, scenario = str(entry["origin"]), _schedule_of(entry), None
@@ -332,10 +206,11 @@ class _Night:
         case.again = _ran_of(entry["again"]) if entry.get("again") else None
         self.found.coverage.add(case.ran.points)
 
-    def _drop_rest(self, case: Case) -> None:
-        """What an interrupted case has left, which the next try is not to be taken for."""
+    def _drop_rest(self, case: Case, again: bool) -> None:
+        """Removes what an interrupted case has left, for which its next try is not to be taken."""
+        name = f"{case.scenario.name}-again" if again else case.scenario.name
         for path in self.bench.runs.glob(f"{case.scenario.name}*"):
-            if path.name.partition(".")[0].removesuffix("-again") == case.scenario.name:
+            if path.name.partition(".")[0] == name:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _queue_corpus(self) -> None:
@@ -436,7 +311,7 @@ class _Night:
             scenario = scenario.model_copy(update={"name": f"{scenario.name}-again", "expect": case.ran.expect})
         what = "once more" if again else case.origin
         self.say(f"case {case.number} ({what}, seed {self.request.seed}): {case.schedule.text()}")
-        self.pool.start((case.number, again), run_one, scenario, self.bench)
+        self.pool.start((case.number, again), run_one, scenario, self.bench, again)
 
     def _end(self, key: tuple[int, bool], ran: Ran) -> None:
         """Takes an answer; what fails is repeated, and what fails twice made smaller."""
@@ -466,6 +341,10 @@ class _Night:
         if case.ran.outcome != "PASS" and not case.ran.missed:
             flaky = " (flaky: it did not when it was repeated)" if case.flaky else ""
             self.say(f"case {case.number}: {case.ran.outcome} {case.ran.kind} ({case.ran.component}){flaky}: {case.ran.message}")
+        if case.again is not None and not case.flaky:
+            shutil.rmtree(case.again.path, ignore_errors=True)  # it says the same as the first
+        if case.failed and not case.flaky and len(self.found.groups()[case.ran.group]) > _KEPT_OF_A_GROUP:
+            _keep_little(Path(case.ran.path))
         if case.number in self.kept:
             self._regression(case, self.kept[case.number])
         elif case.flaky and self.corpus:
@@ -497,7 +376,7 @@ class _Night:
             failure = Failure(scenario, group, Path(case.ran.path))
             smaller = shrink(failure, bench, self.folder / "shrunk" / scenario.name, budget_s, self.request.jobs, self.say)
             self.found.smaller[group] = smaller
-            self.journal.write("shrunk", group=group, file=str(smaller.files.replay), runs=smaller.num_runs)
+            self.journal.write("shrunk", **as_entry(smaller))
             scenario = smaller.scenario
         if self.corpus:
             self.corpus.say(FAILING, self.corpus.keep(scenario), group, self.folder.name)
@@ -568,6 +447,12 @@ def _look(request: Request, bench: Workbench, say: Say) -> tuple[_Started, looks
         scenario, bench, text = chosen.scenario, chosen.bench, chosen.text
         say(text)
     return _Started(scenario, bench, text), looks.look(scenario, bench, request.families, say, request.world_sizes)
+
+
+def _keep_little(folder: Path) -> None:
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _shard_of(faults: Iterable[str], count: int) -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.chaos.drawing import DEFAULT_FAMILIES, FAMILIES
+from harness.chaos.found import Request
 from harness.chaos.journal import Unfinished
-from harness.chaos.night import Request
 from harness.check_request import default_jobs, duration, job_of, whole
 from harness.errors import UsageError
 from harness.scenario import Reference, Scenario

@@ -59,8 +59,13 @@ class Ran:
         return self.kind or "", self.component
 
 
-def run_one(scenario: Scenario, bench: Workbench) -> Ran:
+def run_one(scenario: Scenario, bench: Workbench, keep: bool = False) -> Ran:
     """Runs a case, and once more where less was demanded of it than it turned out to owe.
+
+    Args:
+        scenario: the case.
+        bench: where it runs.
+        keep: keep its run directory even if it passes.
 
     What stands when a restart comes is known afterwards only: a schedule with damage demands a resume or a refusal. Where the job
     refused although a checkpoint stood there that nothing had been done to, a resume was owed, and is demanded.
@@ -77,7 +82,7 @@ def run_one(scenario: Scenario, bench: Workbench) -> Ran:
         entry = Verdict(scenario.name, "; ".join(scenario.faults) or "none", "INCONCLUSIVE").to_json() | {"kind": "harness-error"}
         return Ran("INCONCLUSIVE", "harness-error", "none", text, entry, (), "", scenario.expect, time.monotonic() - began)
     path = ran.path
-    if ran.outcome == "PASS" or ran.missed:
+    if (ran.outcome == "PASS" or ran.missed) and not keep:
         shutil.rmtree(path, ignore_errors=True)
         path = ""
     fields = {**vars(ran), "path": path, "took_s": time.monotonic() - began}

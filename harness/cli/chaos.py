@@ -68,16 +68,20 @@ def chaos(out: Path, json_file: Path | None, continued: str | None, **options: A
     unfinished = find_unfinished(Path(continued) if continued else out) if continued is not None else None
     request = request_of(unfinished) if unfinished else parse_request(options, problems)
     make_writable(out)
-    session = Session.new()
+    session, folder = Session.new(), out
     try:
         bench = Workbench(out.resolve(), out.resolve() / "baselines", session.warm())
         with Ticker() as ticker:
             ticker.part(f"{request.scenario.name}, {request.budget_s:g} s, {request.jobs} at a time")
             if unfinished:
-                found = run_night(request, bench, unfinished.folder.resolve(), ticker.say, ticker.tick, unfinished)
+                folder = unfinished.folder.resolve()
+                found = run_night(request, bench, folder, ticker.say, ticker.tick, unfinished)
             else:
                 with new_folder(out.resolve(), request.scenario.name) as folder:
                     found = run_night(request, bench, folder, ticker.say, ticker.tick)
+    except KeyboardInterrupt:
+        click.echo(f"harness: what was found so far is kept; harness chaos --continue {folder} goes on", err=True)
+        raise
     finally:
         session.close()
     text = to_text(chaos_json(["harness", *sys.argv[1:]], found))

@@ -173,23 +173,30 @@ class History:
         now = self._run.attempts[attempt].files("begin")
         left: dict[str, list[Record]] = {}
         for name, records in self.damaged(attempt).items():
-            kept = [record for record in records if now is None or self._is_as_damaged(record, attempt, now)]
+            kept = [r for r in records if now is None or self._is_as_damaged(r, attempt, now)]
             left |= {name: kept} if kept else {}
         return left
 
     def _is_as_damaged(self, record: Record, attempt: int, now: Files) -> bool:
-        """Whether a file is what the damage has made of it."""
+        """Whether a file is what the damage has made of it, and not what was committed: a bit that is flipped twice is none."""
+        path = str(record["path"])
+        committed = [
+            commit.files for found in self.commits[:attempt] for commit in found if commit.files and path in commit.files
+        ]
+        if committed and committed[-1][path] == now.get(path):
+            return False
         for past in self._run.attempts[: attempt + 1]:
             if record in past.of("damaged"):
                 then = past.files("begin")  # which was listed once the damage was done
-                return then is None or then.get(str(record["path"])) == now.get(str(record["path"]))
+                return then is None or then.get(path) == now.get(path)
         return True
 
     def standing(self, before: int) -> list[Commit]:
         """What was committed before an attempt and is still owed, in order.
 
-        Of one name only the last counts, which has replaced the others. A checkpoint that was gone at the end of an attempt
-        while a newer one stood there was rotated away, and is owed no more: damage that comes later does not bring it back.
+        Of one name only the last counts, which has replaced the others. A checkpoint of which files were gone at the end of an
+        attempt while a newer one stood there was rotated away, and is owed no more: damage that comes later does not bring it
+        back.
         """
         last: dict[str, Commit] = {}
         for attempt, found in zip(self._run.attempts[:before], self.commits, strict=False):
@@ -263,12 +270,19 @@ class History:
 
 
 def _rotated(commits: list[Commit], files: Files | None) -> list[Commit]:
-    """Those that are gone from a listing in which a newer one stands."""
+    """Those that are gone, or of which files are gone, in a listing in which a newer one stands with all of its files."""
     if files is None:
         return []
-    there = {top_level(path) for path in files}
-    newest = max((commit.batch for commit in commits if commit.name in there), default=0)
-    return [commit for commit in commits if commit.name not in there and commit.batch < newest]
+    standing = [commit for commit in commits if _stands(commit, files)]
+    newest = max((commit.batch for commit in standing), default=0)
+    return [commit for commit in commits if commit not in standing and commit.batch < newest]
+
+
+def _stands(commit: Commit, files: Files) -> bool:
+    """Whether none of its files is missing, whatever they hold."""
+    if commit.files is None:
+        return any(top_level(path) == commit.name for path in files)
+    return all(path in files for path in commit.files)
 
 
 def _committing_target(run: Run, record: Record) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness import __version__
 from harness.chaos.coverage import Coverage
-from harness.chaos.night import Case, Found
+from harness.chaos.found import Case, Found
 from harness.oracle.verdict import public_component
 from harness.report.result import SCHEMA
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from harness.case import Workbench, run_case
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
+from harness.plan import read_plan
 from harness.scenario import Scenario
 from harness.shrink.reduce import candidates
 from harness.shrink.write import Files, write_files
@@ -174,6 +176,27 @@ class _Search:
 
 def _key(scenario: Scenario) -> str:
     return scenario.model_copy(update={"name": "case"}).model_dump_json()
+
+
+def as_entry(smaller: Smaller) -> dict[str, Any]:
+    """What is written down of it."""
+    files = {name: str(path) if path else None for name, path in vars(smaller.files).items()}
+    facts = {"group": list(smaller.group), "num_runs": smaller.num_runs, "took_s": smaller.took_s, "complete": smaller.complete}
+    return {**facts, "steps": list(smaller.steps), "files": files}
+
+
+def recalled(entry: Mapping[str, Any]) -> Smaller | None:
+    """Reads what `as_entry` wrote; None where its replay file is gone."""
+    said = entry["files"]
+    strace = Path(said["strace"]) if said["strace"] else None
+    files = Files(Path(said["replay"]), Path(said["test"]), strace, said["why_no_strace"] or "")
+    try:
+        scenario = read_plan(files.replay).scenario
+    except UsageError:
+        return None
+    facts = {name: entry[name] for name in ("num_runs", "took_s", "complete")}
+    kind, component = entry["group"]
+    return Smaller(scenario, (kind, component), steps=tuple(entry["steps"]), files=files, **facts)
 
 
 def reproduced(scenario: Scenario, bench: Workbench) -> tuple[str, Failure | None]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.case import Workbench
-from harness.chaos.night import Found, Request, run_night
+from harness.chaos.found import Found, Request
+from harness.chaos.night import run_night
 from harness.scenario import Command, Scenario
 
 FOLDER = Path(__file__).resolve().parent
