@@ -286,7 +286,8 @@ class _Drawn:
         if effect == "truncate":
             how = f" to {self.choose(_POSITIONS)}"
         elif effect == "flip":
-            how = f" at {self.choose(('60%', '5%', '95%', '30%'))} bit {attempt % 8}"  # never the same one twice, which would undo it
+            # Never the same bit twice, which would undo it.
+            how = f" at {self.choose(('60%', '5%', '95%', '30%'))} bit {attempt % 8}"
         elif effect == "zero":
             how = f" at {self.choose(('50%', '0%', '90%'))}"
         elif effect == "replace":

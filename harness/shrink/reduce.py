@@ -53,6 +53,7 @@ _PLAIN = {
 _SMALLER = {"width": 8, "global_batch": 1, "batches_per_epoch": 1, "keep_last": 1, "save_every": 1}
 _WORDS = {"sigkill": 0, "sigterm": 1, "sigstop": 2}
 _STEPS_TRIED = 16
+_OCCURRENCES_TRIED = 4
 
 
 def cost(scenario: Scenario) -> Cost:
@@ -101,6 +102,7 @@ def _changes(scenario: Scenario, steps: int) -> Iterator[tuple[str, dict[str, An
     yield from _earlier(scenario)
     if len(scenario.world_sizes) > 1 and scenario.same_world_size:
         yield "one number of ranks", {"world_sizes": scenario.world_sizes[:1]}
+    yield from _fewer_and_elsewhere(scenario, steps)
 
 
 # -- fewer faults
@@ -134,6 +136,30 @@ def without(scenario: Scenario, dropped: set[int]) -> dict[str, Any]:
     sizes = [scenario.world_size(attempt) for attempt in ended]
     last = scenario.world_size(scenario.max_attempts - 1)
     return {"faults": tuple(map(str, moved)), "world_sizes": (*sizes, last), "max_attempts": max(2, len(ended) + 2)}
+
+
+def _fewer_and_elsewhere(scenario: Scenario, steps: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Without a fault, and another at another step or occurrence: an attempt that is gone has moved all that follows."""
+    count = len(scenario.faults)
+    dropped = [{index} for index in range(count)] + [set(two) for two in itertools.combinations(range(count), 2)]
+    for gone in dropped if count > 2 else ():
+        if len(gone) >= count - 1:
+            continue
+        changes = without(scenario, gone)
+        rest = scenario.model_copy(update=changes)
+        for index, fault in enumerate(rest.parsed_faults()):
+            for other in _elsewhere(fault, steps):
+                faults = _with(rest, index, other)
+                yield f"{len(gone)} faults fewer, and '{other}'", {**changes, **faults}
+
+
+def _elsewhere(fault: Fault, steps: int) -> list[Fault]:
+    if not isinstance(fault, SignalFault):
+        return []
+    if isinstance(fault.point, StepPoint):
+        return [replace(fault, point=StepPoint(step)) for step in _early(steps) if step != fault.point.step]
+    numbers = [number for number in range(1, _OCCURRENCES_TRIED + 1) if number != fault.point.occurrence]
+    return [replace(fault, point=replace(fault.point, occurrence=number)) for number in numbers]
 
 
 # -- fewer ranks
