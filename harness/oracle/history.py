@@ -178,16 +178,16 @@ class History:
         return left
 
     def _is_as_damaged(self, record: Record, attempt: int, now: Files) -> bool:
-        """Whether a file is what the damage has made of it, and not what was committed: a bit that is flipped twice is none."""
+        """Whether a file is what the damage has made of it, and not what it was before: a bit that is flipped twice is none."""
         path = str(record["path"])
         committed = [
             commit.files for found in self.commits[:attempt] for commit in found if commit.files and path in commit.files
         ]
         if committed and committed[-1][path] == now.get(path):
             return False
-        for past in self._run.attempts[: attempt + 1]:
-            if record in past.of("damaged"):
-                then = past.files("begin")  # which was listed once the damage was done
+        for one in past:
+            if record in one.of("damaged"):
+                then = one.files("begin")  # which was listed once the damage was done
                 return then is None or then.get(path) == now.get(path)
         return True
 
