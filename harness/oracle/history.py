@@ -180,10 +180,10 @@ class History:
     def _is_as_damaged(self, record: Record, attempt: int, now: Files) -> bool:
         """Whether a file is what the damage has made of it, and not what it was before: a bit that is flipped twice is none."""
         path = str(record["path"])
-        committed = [
-            commit.files for found in self.commits[:attempt] for commit in found if commit.files and path in commit.files
-        ]
-        if committed and committed[-1][path] == now.get(path):
+        past = self._run.attempts[: attempt + 1]
+        hit = [one.index for one in past for other in one.of("damaged") if other["path"] == path]
+        before = self._run.attempts[hit[0] - 1].files("end") if len(hit) > 1 and hit[0] else None
+        if before is not None and path in before and before[path] == now.get(path):
             return False
         for one in past:
             if record in one.of("damaged"):

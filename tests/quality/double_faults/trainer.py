@@ -30,7 +30,7 @@ def say(event, **fields):
     os.close(descriptor)
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     pass
 
 
@@ -189,9 +189,8 @@ def save(job, emergency=False):
 # -- starting
 
 
-def recover(job):
-    """What a start makes of what it finds: the newest good checkpoint, and nothing half."""
-    left = sorted(name for name in os.listdir(ROOT) if name.endswith(".tmp"))
+def tidy(left):
+    """What is half is removed; some bugs do something else with it."""
     if BUG == "quarantine-scanned" and left and checkpoints():
         newest = number(checkpoints()[0])
         os.replace(path(left[0]), path(f"ckpt-{newest + SAVE_EVERY:03d}.old"))
@@ -202,13 +201,24 @@ def recover(job):
         if os.path.exists(path("lock.broken")):
             raise RuntimeError("the lock was broken before: another job runs here")
         os.replace(path("lock"), path("lock.broken"))
-    skipped = []
+
+
+def candidates():
+    """The checkpoints to try, the best first."""
     names = checkpoints()
     if BUG == "fallback-pinned" and os.path.exists(path("fell-back")):
         with open(path("newest")) as file:
             pinned = file.read()
         names = [name for name in names if name == pinned] or names
-    for name in names:
+    return names
+
+
+def recover(job):
+    """What a start makes of what it finds: the newest good checkpoint, and nothing half."""
+    left = sorted(name for name in os.listdir(ROOT) if name.endswith(".tmp"))
+    tidy(left)
+    skipped = []
+    for name in candidates():
         try:
             job.restore(read_checkpoint(name))
         except (ValueError, OSError) as error:
@@ -223,7 +233,9 @@ def recover(job):
             remove(name)
         return name, skipped
     if skipped:
-        raise Refused(f"no good checkpoint: {skipped[0]['path']}: expected its sha256, found another ({skipped[0]['reason']})")
+        raise RefusedError(
+            f"no good checkpoint: {skipped[0]['path']}: expected its sha256, found another ({skipped[0]['reason']})"
+        )
     return None, skipped
 
 
@@ -250,7 +262,7 @@ def main():
     job = Job()
     try:
         name, skipped = recover(job)
-    except Refused as error:
+    except RefusedError as error:
         say("refuse", error=str(error))
         print(error, file=sys.stderr)
         return 3
