@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,8 +53,10 @@ def job(bug: str = "") -> Scenario:
     return Scenario(name=f"double-{bug or 'healthy'}", workload=workload, world_sizes=(1,), launch="cold", deadline_s=60.0)
 
 
-def hunt(scenario: Scenario, seed: int, folder: Path, bench: Workbench, budget_s: float, jobs: int, **more: object) -> Found:
+def hunt(
+    scenario: Scenario, seed: int, folder: Path, bench: Workbench, budget_s: float, jobs: int, said: Callable[[str], None] = print
+) -> Found:
     """A night that ends with the first failure."""
     folder.mkdir(parents=True)
-    request = Request(scenario, seed, budget_s, jobs, launch="cold", canary=False, **{"exit_first": True, **more})
-    return run_night(request, bench, folder, print, lambda *_: None)
+    request = Request(scenario, seed, budget_s, jobs, launch="cold", canary=False, exit_first=True)
+    return run_night(request, bench, folder, said, lambda *_: None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from jobs import job
+from known_jobs import job
 
 from harness.chaos.coverage import Coverage, choose
 from harness.chaos.drawing import DEFAULT_FAMILIES, FAMILIES, draw_schedules

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import job, records
+from known_jobs import job, records
 
 from harness.chaos.places import checkpoint_patterns, general, read_places, recovery_places
 
