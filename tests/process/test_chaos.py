@@ -124,3 +124,27 @@ def kill_once(folder, number, lines):
 def test_a_night_that_is_killed_leaves_nothing_running_and_goes_on(tmp_path, number):
     # Not within the first lines, before there is a journal; the 9th and the following say what was drawn.
     kill_once(tmp_path, number, random.Random(number).randint(8, 12))
+
+
+ON_A_SMALL_DISK = """
+import subprocess, sys
+from harness.inject import disk, kernel
+disk.private_mounts()
+folder, command = sys.argv[1], sys.argv[2:]
+kernel.mount("tmpfs", folder, "tmpfs", 0, "size=24m")
+first = subprocess.run(command)
+kernel.mount("tmpfs", folder, "tmpfs", 32, "size=400m")  # MS_REMOUNT
+goes_on = [*command[: command.index("chaos") + 1], "--continue", "--out", folder]
+second = subprocess.run(goes_on)
+print("codes", first.returncode, second.returncode)
+"""
+
+
+def test_a_full_disk_ends_the_night_with_a_clear_word_and_nothing_is_lost(tmp_path):
+    words = [sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path), *command(tmp_path, *QUICK, "--budget", "4m", "--cases", "2")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert "codes 4 0" in done.stdout, done.stdout + done.stderr
+    assert f"the disk under {tmp_path}" in done.stderr
+    assert "Nothing that was found is lost; make room there, then: harness chaos --continue" in done.stderr
+    assert "2 schedules in" in done.stdout
+    assert "Traceback" not in done.stderr
