@@ -23,6 +23,8 @@ from harness.shrink.write import Files, write_files
 from harness.store import RunDirectory, read_baseline, read_run
 from harness.workers import Pool
 
+# The rest is for one more run of what was found.
+_SEARCH_SHARE = 0.9
 Say = Callable[[str], None]
 Group = tuple[str, str]
 
@@ -83,13 +85,14 @@ def shrink(failure: Failure, bench: Workbench, folder: Path, budget_s: float, jo
         jobs: cases at a time.
         say: is told of each step.
     """
-    search = _Search(failure, bench, time.monotonic() + budget_s, jobs, say)
     began = time.monotonic()
+    search = _Search(failure, bench, began + _SEARCH_SHARE * budget_s, jobs, say)
     bench.runs.mkdir(parents=True, exist_ok=True)
     try:
         complete = search.run()
-        scenario, took_s = search.best, time.monotonic() - began
-        files = write_files(scenario, failure.group, search.num_runs, folder, read_run(search.path), search.other())
+        scenario, again = search.best, search.other(began + budget_s)
+        files = write_files(scenario, failure.group, search.num_runs, folder, read_run(search.path), again)
+        took_s = time.monotonic() - began
     finally:
         search.pool.end()
         shutil.rmtree(bench.runs, ignore_errors=True)
@@ -123,13 +126,11 @@ class _Search:
             self.steps.append(words)
             self.say(f"  after {self.num_runs} runs: {words}")
 
-    def other(self) -> Path | None:
+    def other(self, until: float) -> Path | None:
         """A second run of what was found, which shows what is the same in each; None where there is no time for it."""
-        if self._over():
-            return None
         self.num_runs += 1
         self.pool.start("other", try_case, self._named(self.best), self.bench)
-        answers = self.pool.wait(max(1.0, self.until - time.monotonic()))
+        answers = self.pool.wait(until - time.monotonic())
         outcome, group, path = answers[0][1] if answers else ("", ("", ""), "")
         return Path(path) if outcome == "FAIL" and group == self.failure.group else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import tempfile
@@ -36,7 +35,7 @@ def one(name: str, seed: int, folder: Path, bench: Workbench) -> bool:
     found = hunt(job(name), seed, folder / f"{name}-{seed}", bench, BUDGET_S, JOBS, said=lambda _: None)
     smaller = found.smaller.get((bug.kind, bug.component))
     faults = smaller.scenario.faults if smaller else ()
-    right = len(faults) == len(bug.smallest) and all(map(re.fullmatch, bug.smallest, faults))
+    right = bug.is_smallest(faults)
     runs = smaller.num_runs if smaller else 0
     took_s = time.monotonic() - began
     print(

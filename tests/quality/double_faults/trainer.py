@@ -191,10 +191,7 @@ def save(job, emergency=False):
 
 def tidy(left):
     """What is half is removed; some bugs do something else with it."""
-    if BUG == "quarantine-scanned" and left and checkpoints():
-        newest = number(checkpoints()[0])
-        os.replace(path(left[0]), path(f"ckpt-{newest + SAVE_EVERY:03d}.old"))
-    elif BUG != "tmp-appended":
+    if BUG not in ("tmp-appended", "quarantine-scanned"):
         for name in left:
             remove(name)
     if BUG == "lock-left" and os.path.exists(path("lock")):
@@ -219,18 +216,20 @@ def recover(job):
     tidy(left)
     skipped = []
     for name in candidates():
+        if name.endswith(".old"):
+            return None, [{"path": name, "reason": "put away by an earlier start"}]
         try:
             job.restore(read_checkpoint(name))
         except (ValueError, OSError) as error:
             skipped.append({"path": name, "reason": str(error)})
-            if BUG == "quarantine-scanned" and name.endswith(".old"):
-                return None, skipped
             continue
         if BUG == "fallback-pinned" and skipped:
             put("newest", name)
             put("fell-back", "yes")
         if BUG == "recovery-removes" and left:
             remove(name)
+        if BUG == "quarantine-scanned" and left:
+            os.replace(path(left[0]), path(f"ckpt-{number(name) + SAVE_EVERY:03d}.old"))
         return name, skipped
     if skipped:
         raise RefusedError(
