@@ -10,7 +10,7 @@ import pytest
 from harness.plan import make_plan, write_plan
 from harness.scenario import Scenario, job
 
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 
 
 def harness(*arguments):
@@ -79,7 +79,7 @@ def test_a_budget_too_short_for_one_case(tmp_path):
 
 
 def test_a_seed_that_draws_nothing(tmp_path):
-    done = harness("chaos", "--budget", "4m", "--seed", "7", "--faults", "world-size", "--out", tmp_path, *trainer())
+    done = harness("chaos", "--budget", "14m", "--seed", "7", "--faults", "world-size", "--out", tmp_path, *trainer())
     assert done.returncode == 3, done.stdout + done.stderr
     assert "seed 7 drew nothing: no fault of world-size can happen to this job" in done.stdout
 

@@ -16,7 +16,7 @@ import pytest
 from harness.case import judge_again
 from harness.chaos.journal import read
 
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 TRAINER = Path(__file__).parents[1] / "quality" / "double_faults" / "trainer.py"
 QUICK = ("--no-canary", "--launch", "cold", "--jobs", "4", "--faults", "kills,damage", "--seed", "3")
 
@@ -36,7 +36,7 @@ def result(out):
 
 
 def test_a_bug_that_two_faults_show_is_found_repeated_made_smaller_and_kept(tmp_path):
-    options = ("--budget", "4m", "--faults", "kills", "-x", "--corpus", str(tmp_path / "corpus"))
+    options = ("--budget", "14m", "--faults", "kills", "-x", "--corpus", str(tmp_path / "corpus"))
     done = chaos(tmp_path / "runs", *QUICK, *options, bug="scale-not-saved-again")
     assert done.returncode == 1, done.stdout + done.stderr
     document = result(tmp_path / "runs")
@@ -55,7 +55,7 @@ def test_a_bug_that_two_faults_show_is_found_repeated_made_smaller_and_kept(tmp_
     # The next night begins with it; the job was mended meanwhile.
     kept = next((tmp_path / "corpus" / "cases").glob("*.toml"))
     kept.write_text(kept.read_text().replace(', "scale-not-saved-again"', ""))
-    again = chaos(tmp_path / "again", *QUICK, "--budget", "4m", "--cases", "2", "--corpus", str(tmp_path / "corpus"))
+    again = chaos(tmp_path / "again", *QUICK, "--budget", "14m", "--cases", "2", "--corpus", str(tmp_path / "corpus"))
     assert again.returncode == 0, again.stdout + again.stderr
     assert f"fixed: {kept.stem} of the corpus passes" in again.stdout
     assert f"case 1 (corpus {kept.stem}, seed 3)" in again.stderr
@@ -69,7 +69,7 @@ def test_a_bug_that_two_faults_show_is_found_repeated_made_smaller_and_kept(tmp_
 def test_shards_draw_other_schedules_and_the_same_seed_the_same(tmp_path):
     drawn = []
     for name, shard in (("one", "1/2"), ("two", "2/2"), ("again", "1/2")):
-        done = chaos(tmp_path / name, *QUICK, "--budget", "4m", "--cases", "2", "--shard", shard)
+        done = chaos(tmp_path / name, *QUICK, "--budget", "14m", "--cases", "2", "--shard", shard)
         assert done.returncode in (0, 3), done.stdout + done.stderr
         (journal,) = (tmp_path / name).glob("*/night.jsonl")
         drawn.append([entry["faults"] for entry in read(journal)[0] if entry["event"] == "drawn"])
@@ -94,7 +94,7 @@ def kill_once(folder, number, lines):
     """Starts a night, kills it after so many lines, and goes on with it; asserts that nothing is lost or left."""
     out = folder / "runs"
     night = subprocess.Popen(
-        command(out, *QUICK, "--budget", "4m", "--cases", "4"), stderr=subprocess.PIPE, text=True, start_new_session=True
+        command(out, *QUICK, "--budget", "14m", "--cases", "4"), stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     for _, line in zip(range(lines), night.stderr, strict=False):
         assert "Traceback" not in line
@@ -141,7 +141,7 @@ print("codes", first.returncode, second.returncode)
 
 
 def test_a_full_disk_ends_the_night_with_a_clear_word_and_nothing_is_lost(tmp_path):
-    words = [sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path), *command(tmp_path, *QUICK, "--budget", "4m", "--cases", "2")]
+    words = [sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path), *command(tmp_path, *QUICK, "--budget", "14m", "--cases", "2")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert "codes 4 0" in done.stdout, done.stdout + done.stderr
     assert f"the disk under {tmp_path}" in done.stderr

@@ -15,7 +15,7 @@ from harness.case import run_case
 from harness.scenario import Scenario
 from harness.shrink.reduce import without
 
-BUDGET_S, JOBS = 240.0, 4
+BUDGET_S, JOBS = 900.0, 4
 
 
 def test_a_bug_is_found_and_made_as_small_as_it_can_be(harness_workbench, tmp_path):
