@@ -47,11 +47,12 @@ def _is_held_elsewhere(run: Run, history: History, attempt: AttemptRun, commit: 
     It has other files than those that were seen to be saved (a copy), or was cut after it had removed the old checkpoint for a
     newer one that was whole, and before it had said so.
     """
-    following = attempt.index + 1
-    resume = history.resume_of(following) if following < len(run.attempts) else None
-    if not isinstance(run.plan.scenario.workload, Command) or resume is None or not lost_files(commit, attempt, "end"):
+    # The next attempt that came so far as to say where it began; others were cut before.
+    later = [resume for one in run.attempts[attempt.index + 1 :] if (resume := history.resume_of(one.index)) is not None]
+    if not isinstance(run.plan.scenario.workload, Command) or not later or not lost_files(commit, attempt, "end"):
         return False
-    record = resume_record(run.attempts[following].ranks[resume.rank]) or {}
+    resume = later[0]
+    record = resume_record(run.attempts[resume.attempt].ranks[resume.rank]) or {}
     # Where only the data or a name tells the position, nobody knows what it really went on with.
     return resume.batch >= commit.batch > 0 and str(record.get("told_by", "model")).startswith("model")
 
