@@ -39,6 +39,7 @@ class Workbench:
         warm: the session's warm server.
         modules: what the server imports beside torch, for a user's script.
         golden_launch: how uninterrupted runs of a user's script are started; as it stands, unless it is known to give the same.
+        forked: cases run in processes of one thread, which may fork a keeper instead of starting one.
     """
 
     runs: Path
@@ -46,6 +47,7 @@ class Workbench:
     warm: WarmLaunch
     modules: tuple[str, ...] = ()
     golden_launch: Launch = "cold"
+    forked: bool = False
 
     def preload(self) -> Preloading:
         """Starts the server for a user's script, before it is known what the script imports."""
@@ -54,7 +56,7 @@ class Workbench:
     def launcher(self, scenario: Scenario) -> Launcher:
         """How the ranks of a scenario are started."""
         if scenario.launch != "warm":
-            return ColdLaunch(self.warm.temporary)
+            return ColdLaunch(self.warm.temporary, self.forked)
         return self.warm_launch if isinstance(scenario.workload, Command) and scenario.workload.probe else self.warm
 
     @property

@@ -45,7 +45,7 @@ def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> R
         UsageError: with every problem found.
     """
     found = list(problems)
-    scenario = _scenario("check", options, found)
+    scenario = job_of("check", options, found)
     command = isinstance(scenario.workload, Command)
     budget, limit = options["budget"], options["crash_points"]
     if budget is None and options["command"]:
@@ -53,7 +53,7 @@ def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> R
     request = Request(
         scenario=scenario,
         save=_save(options["save"], command, found),
-        limit=None if limit in (None, "all") else _whole(limit, "--crash-points", "all, or a number from 1", found),
+        limit=None if limit in (None, "all") else whole(limit, "--crash-points", "all, or a number from 1", found),
         power=options["power_cut"],
         filesystem=options["filesystem"],
         recovery=options["recovery"],
@@ -61,8 +61,8 @@ def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> R
         damage=options["damage"],
         errors=options["errors"],
         launch=options["launch"],
-        jobs=_default_jobs() if options["jobs"] is None else _whole(options["jobs"], "--jobs", "a number from 1", found),
-        budget_s=None if budget is None else _duration(budget, found),
+        jobs=default_jobs() if options["jobs"] is None else whole(options["jobs"], "--jobs", "a number from 1", found),
+        budget_s=None if budget is None else duration(budget, found),
         world_sizes=_sizes(options, found),
         shard=_shard(options.get("shard"), found),
     )
@@ -74,7 +74,7 @@ def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> R
 def parse_trace_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> Scenario:
     """The job that `harness trace` is asked for. Raises: UsageError with every problem found."""
     found = list(problems)
-    scenario = _scenario("trace", {**options, "seed": "0"}, found)
+    scenario = job_of("trace", {**options, "seed": "0"}, found)
     if found:
         raise UsageError(found)
     return scenario
@@ -84,7 +84,7 @@ def parse_command(words: Sequence[str]) -> Scenario:
     """The job that a command line is, as `harness check -- WORDS` takes it. Raises: UsageError with every problem found."""
     problems: list[str] = []
     options = {"command": tuple(words), "format": None, "world_size": None, "steps": None, "seed": "0", "defect": ()}
-    scenario = _scenario("check", options, problems)
+    scenario = job_of("check", options, problems)
     if problems:
         raise UsageError(problems)
     return scenario
@@ -93,7 +93,7 @@ def parse_command(words: Sequence[str]) -> Scenario:
 def _save(text: str | None, command: bool, problems: list[str]) -> int | None:
     if text is None:
         return None if command else 2
-    return 0 if text == "all" else _whole(text, "--save", "a number from 1, or all", problems)
+    return 0 if text == "all" else whole(text, "--save", "a number from 1, or all", problems)
 
 
 def _shard(text: str | None, problems: list[str]) -> Shard | None:
@@ -113,7 +113,7 @@ def _sizes(options: Mapping[str, Any], problems: list[str]) -> tuple[int, ...] |
         problems.append(
             f"--world-sizes {text}: the command has no {{world_size}}, so it cannot be told; expected it in the command"
         )
-    return tuple(_whole(one.strip(), "--world-sizes", "numbers of ranks such as 1,4", problems) for one in text.split(","))
+    return tuple(whole(one.strip(), "--world-sizes", "numbers of ranks such as 1,4", problems) for one in text.split(","))
 
 
 def _words(text: str, name: str, problems: list[str]) -> tuple[str, ...]:
@@ -152,15 +152,24 @@ def _tolerance(text: str | None, problems: list[str]) -> dict[str, float | str]:
     return {"tolerance": value}
 
 
-def _default_jobs() -> int:
+def default_jobs() -> int:
+    """Cases at a time, where nobody says."""
     # A resume waits now and then, so one more than there are processors keeps them busy.
     return len(os.sched_getaffinity(0)) + 1
 
 
-def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Scenario:
+def job_of(verb: str, options: Mapping[str, Any], problems: list[str]) -> Scenario:
+    """The job that a command line names.
+
+    Args:
+        verb: the command of the harness, which names the job and its cases.
+        options: as the command line names them, as texts; `reference` and `settings`, where they are there, are the settings of
+            the reference trainer that hold unless others are asked for, and those that are.
+        problems: every problem that is found is added here; the result is then of no use.
+    """
     ranks = _ranks(options, problems)
-    steps = None if options["steps"] is None else _whole(options["steps"], "--steps", "a number of batches from 1", problems)
-    seed = _whole(options["seed"], "--seed", "a whole number", problems, least=0, most=2**31)
+    steps = None if options["steps"] is None else whole(options["steps"], "--steps", "a number of batches from 1", problems)
+    seed = whole(options["seed"], "--seed", "a whole number", problems, least=0, most=2**31)
     workload: dict[str, Any] | Command
     command, format_name = tuple(options["command"]), options["format"]
     if bool(command) == (format_name is not None):
@@ -179,14 +188,20 @@ def _scenario(verb: str, options: Mapping[str, Any], problems: list[str]) -> Sce
                 found = f"--resume-command: {option} keeps out whoever watches the restarted trainer through PYTHONPATH"
                 problems.append(f"{found}; expected it without that option, or --loss-log FILE")
         workload |= _loss_log(options, problems)
-        if verb == "check":
+        if verb != "trace":
             problems += _without_directory(command)
         if options["defect"]:
             problems.append("--defect plants a defect in the reference trainer; expected --reference FORMAT with it")
     else:
         if format_name not in FORMATS:
             problems.append(f"--reference {format_name}: unknown format; expected one of {', '.join(FORMATS)}")
-        workload = {"kind": "reference", "format": format_name, "defects": options["defect"], **REFERENCE}
+        workload = {
+            "kind": "reference",
+            "format": format_name,
+            "defects": options["defect"],
+            **options.get("reference", REFERENCE),
+        }
+        workload |= options.get("settings", {})
         workload |= {"steps": steps} if steps else {}
     tolerance = _tolerance(options.get("tolerance"), problems)
     if not command:
@@ -236,7 +251,7 @@ def _loss_log(options: Mapping[str, Any], problems: list[str]) -> dict[str, Any]
 def _ranks(options: Mapping[str, Any], problems: list[str]) -> int:
     """As asked for; else two, or as many as the command says that it makes."""
     if options["world_size"] is not None:
-        return _whole(options["world_size"], "--world-size", "a number of ranks from 1", problems)
+        return whole(options["world_size"], "--world-size", "a number of ranks from 1", problems)
     command = [word.replace("{world_size}", "2") for word in options["command"]]
     if not command:
         return 2
@@ -249,7 +264,8 @@ def _short(command: Sequence[str]) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", words[0].rpartition("/")[2] if words else "command")[:60]
 
 
-def _whole(text: str, name: str, expected: str, problems: list[str], least: int = 1, most: int = 10**9) -> int:
+def whole(text: str, name: str, expected: str, problems: list[str], least: int = 1, most: int = 10**9) -> int:
+    """A whole number of the command line; what is wrong with it is added to the problems."""
     if not re.fullmatch(r"[0-9]{1,30}", text) or not least <= int(text) <= most:
         limit = f", at most {most}" if re.fullmatch(r"[0-9]+", text) and int(text) > most else ""
         problems.append(f"{name} {text}: expected {expected}{limit}")
@@ -257,7 +273,8 @@ def _whole(text: str, name: str, expected: str, problems: list[str], least: int 
     return int(text)
 
 
-def _duration(text: str, problems: list[str]) -> float:
+def duration(text: str, problems: list[str]) -> float:
+    """Seconds of a time of the command line; what is wrong with it is added to the problems."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([smh]?)", text)
     if match is None or float(match[1]) == 0:
         problems.append(f"--budget {text}: expected a time such as 90s, 10m or 2h")

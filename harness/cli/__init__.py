@@ -12,7 +12,7 @@ import traceback
 import click
 
 from harness import __version__
-from harness.cli import bench, check, doctor, interval, judge, replay, report, report_bug, trace
+from harness.cli import bench, chaos, check, doctor, interval, judge, replay, report, report_bug, shrink, trace
 from harness.errors import EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_PASS, EXIT_USAGE, HarnessError
 
 
@@ -24,6 +24,8 @@ def cli() -> None:
 
 for _command in (
     check.check_command,
+    chaos.chaos,
+    shrink.shrink,
     replay.replay,
     judge.judge,
     report.report,

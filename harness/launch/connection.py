@@ -15,6 +15,16 @@ from harness.launch.spec import MESSAGE_BYTES, LaunchSpec
 _GOODBYE_S = 15.0
 
 
+class Process(Protocol):
+    """A process of which we are the parent, as `subprocess.Popen` has it."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for its end. Raises: subprocess.TimeoutExpired."""
+
+    def kill(self) -> None:
+        """Ends it."""
+
+
 @dataclass
 class Connection:
     """One keeper.
@@ -25,7 +35,7 @@ class Connection:
     """
 
     control: socket.socket
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
 
     def fileno(self) -> int:
         """For selectors."""

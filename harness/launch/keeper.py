@@ -97,13 +97,20 @@ class Keeper:
             while self._ranks:
                 for key, _ in selector.select():
                     if key.fileobj is self._control:
-                        if self._control.recv(MESSAGE_BYTES) != b"kill":
+                        if not self._is_asked_to_kill():
                             self._kill_tree()
                             os._exit(0)  # nobody is left to report to
                         self._kill_tree()
                     else:
                         os.read(wake, 4096)
                 self._reap()
+
+    def _is_asked_to_kill(self) -> bool:
+        """Whether the supervisor asks for it; else it is gone, be it with a message of ours that it had not read."""
+        try:
+            return self._control.recv(MESSAGE_BYTES) == b"kill"
+        except ConnectionResetError:
+            return False
 
     def _reap(self) -> None:
         while True:

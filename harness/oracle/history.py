@@ -192,11 +192,38 @@ class History:
                     found.pop(commit.name, None)
         return found
 
+    def still_damaged(self, attempt: int) -> dict[str, list[Record]]:
+        """As `damaged`, at the beginning of an attempt, without the files that the trainer has written anew since.
+
+        That may be known of a file long before its checkpoint is known to be committed.
+        """
+        now = self._run.attempts[attempt].files("begin")
+        left: dict[str, list[Record]] = {}
+        for name, records in self.damaged(attempt).items():
+            kept = [r for r in records if now is None or self._is_as_damaged(r, attempt, now)]
+            left |= {name: kept} if kept else {}
+        return left
+
+    def _is_as_damaged(self, record: Record, attempt: int, now: Files) -> bool:
+        """Whether a file is what the damage has made of it, and not what it was before: a bit that is flipped twice is none."""
+        path = str(record["path"])
+        past = self._run.attempts[: attempt + 1]
+        hit = [one.index for one in past for other in one.of("damaged") if other["path"] == path]
+        before = self._run.attempts[hit[0] - 1].files("end") if len(hit) > 1 and hit[0] else None
+        if before is not None and path in before and before[path] == now.get(path):
+            return False
+        for one in past:
+            if record in one.of("damaged"):
+                then = one.files("begin")  # which was listed once the damage was done
+                return then is None or then.get(path) == now.get(path)
+        return True
+
     def standing(self, before: int) -> list[Commit]:
         """What was committed before an attempt and is still owed, in order.
 
-        Of one name only the last counts, which has replaced the others. A checkpoint that was gone at the end of an attempt
-        while a newer one stood there was rotated away, and is owed no more: damage that comes later does not bring it back.
+        Of one name only the last counts, which has replaced the others. A checkpoint of which files were gone at the end of an
+        attempt while a newer one stood there was rotated away, and is owed no more: damage that comes later does not bring it
+        back.
         """
         last: dict[str, Commit] = {}
         for attempt, found in zip(self._run.attempts[:before], self.commits, strict=False):
@@ -279,12 +306,19 @@ class History:
 
 
 def _rotated(commits: list[Commit], files: Files | None) -> list[Commit]:
-    """Those that are gone from a listing in which a newer one stands."""
+    """Those that are gone, or of which files are gone, in a listing in which a newer one stands with all of its files."""
     if files is None:
         return []
-    there = {top_level(path) for path in files}
-    newest = max((commit.batch for commit in commits if commit.name in there), default=0)
-    return [commit for commit in commits if commit.name not in there and commit.batch < newest]
+    standing = [commit for commit in commits if _stands(commit, files)]
+    newest = max((commit.batch for commit in standing), default=0)
+    return [commit for commit in commits if commit not in standing and commit.batch < newest]
+
+
+def _stands(commit: Commit, files: Files) -> bool:
+    """Whether none of its files is missing, whatever they hold."""
+    if commit.files is None:
+        return any(top_level(path) == commit.name for path in files)
+    return all(path in files for path in commit.files)
 
 
 def _committing_target(run: Run, record: Record) -> str | None:

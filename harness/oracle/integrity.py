@@ -29,7 +29,7 @@ def integrity(run: Run, baseline: Baseline) -> list[Finding]:
     watched = isinstance(workload, Command) and workload.probe
     findings = []
     for attempt in run.attempts[1:]:
-        damaged = history.damaged(attempt.index)
+        damaged = history.still_damaged(attempt.index)
         resumes = history.resumes[attempt.index]
         if any(resume.name in damaged for resume in resumes) and (not watched or loss(run, baseline) or state(run, baseline)):
             findings += [_accepted(resume, damaged[resume.name][0]) for resume in resumes if resume.name in damaged]

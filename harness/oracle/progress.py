@@ -90,6 +90,19 @@ def _skipped_because(attempt: AttemptRun, name: str) -> str:
     return ""
 
 
+def _since_last_batch(run: Run, attempt: AttemptRun) -> list[AttemptRun]:
+    """The attempts whose work is lost: the last one that trained, and those after it, which died before their first batch."""
+    past = run.attempts[: attempt.index]
+    trained = [one.index for one in past if any(log.batches for log in one.ranks.values())]
+    return past[trained[-1] :] if trained else past
+
+
+def _save_failed(attempt: AttemptRun) -> bool:
+    """Whether a save failed that the harness may have made fail."""
+    failed = any(log.of("save", moment="failed") for log in attempt.ranks.values())
+    return failed and bool(live_faults_fired(attempt))
+
+
 def _interval(run: Run, history: History, attempt: AttemptRun, resume: Resume) -> list[Finding]:
     workload = run.plan.scenario.workload
     if workload.save_every is None:
@@ -99,9 +112,7 @@ def _interval(run: Run, history: History, attempt: AttemptRun, resume: Resume) -
     if resume.lost <= most:
         return []
     ahead = [c for c in history.standing(attempt.index) if c.batch > resume.batch and c.name in history.damaged(attempt.index)]
-    past = run.attempts[attempt.index - 1]
-    failed = [r for log in past.ranks.values() for r in log.of("save", moment="failed")]
-    if ahead or (failed and live_faults_fired(past)):
+    if ahead or any(_save_failed(past) for past in _since_last_batch(run, attempt)):
         return []
     return [
         fail(

@@ -48,18 +48,19 @@ def _is_held_elsewhere(run: Run, history: History, attempt: AttemptRun, commit: 
     It has other files than those that were seen to be saved (a copy), or was cut after it had removed the old checkpoint for a
     newer one that was whole, and before it had said so.
     """
-    following = attempt.index + 1
     if not isinstance(run.plan.scenario.workload, Command) or not lost_files(commit, attempt, "end"):
         return False
-    if following == len(run.attempts) and not finished(attempt):
+    if attempt.index + 1 == len(run.attempts) and not finished(attempt):
         # Nobody has said that a save was done with which a failing job had replaced it.
         names = set(map(top_level, attempt.files("end") or {}))
         begun = [save for found in history.saves[attempt.index].values() for save in found]
         return any(save.batch > commit.batch and save.name in names - {commit.name} for save in begun)
-    resume = history.resume_of(following) if following < len(run.attempts) else None
-    if resume is None:
+    # The next attempt that came so far as to say where it began; others were cut before.
+    later = [resume for one in run.attempts[attempt.index + 1 :] if (resume := history.resume_of(one.index)) is not None]
+    if not later:
         return False
-    record = resume_record(run.attempts[following].ranks[resume.rank]) or {}
+    resume = later[0]
+    record = resume_record(run.attempts[resume.attempt].ranks[resume.rank]) or {}
     # Where only the data or a name tells the position, nobody knows what it really went on with.
     return resume.batch >= commit.batch > 0 and str(record.get("told_by", "model")).startswith("model")
 

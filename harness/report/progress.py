@@ -88,10 +88,14 @@ class Ticker:
         with self._drawing:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    def say(self, text: str) -> None:
+        """One line that stays, above what is shown."""
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
     def tick(self, done: int, failing: int, total: int) -> None:
         """So many are done, so many of them fail, of so many."""
         if not self._rows:
-            return
+            self._rows.append(_Row("cases"))
         row = self._rows[-1]
         with self._drawing:
             row.done, row.failing, row.total = done, failing, total

@@ -49,7 +49,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
             "kinds",
         ),
         *("interval", "power_check", "interleavings", "check", "tracing", "check_request"),
-        *("warming", "check_plan", "check_command"),
+        *("warming", "check_plan", "check_command", "shrink"),
         *("replaying", "bisection", "bisect_request", "commits", "environments", "bug_report", "redaction"),
     ),
     ("report",),

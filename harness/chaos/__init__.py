@@ -1,0 +1,1 @@
+"""`harness chaos`: random schedules of several faults over several attempts, within a budget."""

@@ -1,0 +1,96 @@
+"""The bugs of `trainer.py` that no single fault shows: the failure, and the smallest schedule that shows each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.case import Workbench
+from harness.chaos.found import Found, Request
+from harness.chaos.night import run_night
+from harness.scenario import Command, Scenario
+
+FOLDER = Path(__file__).resolve().parent
+SEEDS = (1, 2, 3, 4, 5)
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A planted bug.
+
+    Attributes:
+        name: the word for the trainer.
+        kind, component: what must be found.
+        smallest: a schedule that shows it, of which nothing can be left out.
+    """
+
+    name: str
+    kind: str
+    component: str
+    smallest: tuple[str, ...]
+
+    def is_smallest(self, faults: Sequence[str]) -> bool:
+        """Whether a schedule is as small, be it with another operation of the same save."""
+        same = [_same_save(fault) for fault in faults]
+        return same == [_same_save(fault) for fault in self.smallest]
+
+
+def _same_save(fault: str) -> str:
+    """A fault without what is chance: which operation of a save, or moment of it, is cut."""
+    return re.sub(
+        r"(before|after) (write|fsync|rename) next\.tmp|E[A-Z]+ rank 0 on (write|fsync|rename|open)", "in a save", fault
+    )
+
+
+def _kill(step: int, attempt: int = 0) -> str:
+    return f"sigkill all ranks at step {step} by rank 0" + (f" attempt {attempt}" if attempt else "")
+
+
+_CUT = "sigkill all ranks before fsync next.tmp by rank 0"
+_CUT_SECOND = "sigkill all ranks before fsync next.tmp occurrence 2 by rank 0"
+_FILES = "checkpoint-files"
+BUGS = {
+    bug.name: bug
+    for bug in (
+        Bug("rng-stale", "diverged", "rng.python", (_kill(4), _kill(7, 1))),
+        Bug("scale-not-saved-again", "diverged", "scaler", (_kill(4), _kill(7, 1))),
+        Bug("warm-up-again", "diverged", "scheduler", (_kill(4), _kill(7, 1))),
+        Bug("emergency-stale", "diverged", "optimizer", (_kill(4), "sigterm all ranks at step 4 by rank 0 attempt 1")),
+        Bug("crash-loop-skips", "data-skipped", "data", (_kill(4), _kill(4, 1))),
+        Bug(
+            "restarts-torn",
+            "resume-crashed",
+            "process",
+            (_kill(4), "sigkill all ranks before write restarts by rank 0 attempt 1"),
+        ),
+        Bug("recovery-removes", "last-good-lost", _FILES, (_CUT_SECOND, _kill(4, 1))),
+        Bug("quarantine-scanned", "restarted-from-scratch", _FILES, (_CUT_SECOND, _kill(4, 1))),
+        Bug("lock-left", "resume-crashed", "process", (_CUT, f"{_CUT} attempt 1")),
+        Bug("tmp-appended", "bad-refusal", _FILES, (_CUT, _kill(4, 1))),
+        Bug("fallback-pinned", "lost-work", _FILES, (_kill(7), "truncate newest to byte 0", _kill(7, 1))),
+        Bug(
+            "makes-room",
+            "last-good-lost",
+            _FILES,
+            ("EIO rank 0 on fsync next.tmp occurrence 2", "EIO rank 0 on fsync next.tmp occurrence 3", _kill(10)),
+        ),
+    )
+}
+
+
+def job(bug: str = "") -> Scenario:
+    """The trainer as a job of its own; `-S` starts Python in a third of the time."""
+    words = ("{python}", "-S", "trainer.py", "{ckpt}", *([bug] if bug else []))
+    workload = Command(command=words, directory=str(FOLDER), steps=12, save_every=3)
+    return Scenario(name=f"double-{bug or 'healthy'}", workload=workload, world_sizes=(1,), launch="cold", deadline_s=60.0)
+
+
+def hunt(
+    scenario: Scenario, seed: int, folder: Path, bench: Workbench, budget_s: float, jobs: int, said: Callable[[str], None] = print
+) -> Found:
+    """A night that ends with the first failure."""
+    folder.mkdir(parents=True)
+    request = Request(scenario, seed, budget_s, jobs, launch="cold", canary=False, exit_first=True)
+    return run_night(request, bench, folder, said, lambda *_: None)
