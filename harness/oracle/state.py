@@ -51,7 +51,7 @@ def state(run: Run, baseline: Baseline) -> list[Finding]:
         resumes = history.resumes[attempt.index]
         for resume in resumes:
             found = _one_load(run, baseline, history, attempt, resume) if resume.name else []
-            lost += [one for one in found if one.component not in baseline.noise and not _is_elsewhere(run, one)]
+            lost += [one for one in found if one.component not in baseline.noise and not _is_nothing(run, baseline, one)]
         # What one rank has lost is in the gradients of all: that theirs is wrong later says nothing of their load.
         findings += lost or _first_drift([_drifted(run, baseline, attempt, resume) for resume in resumes])
     if is_probed(run) and not _is_felt(run, baseline, findings):
@@ -65,9 +65,16 @@ def is_probed(run: Run) -> bool:
     return isinstance(run.plan.scenario.workload, Command) and run.plan.scenario.workload.probe
 
 
-def _is_elsewhere(run: Run, finding: Finding) -> bool:
-    """Whether a foreign job had no average of its weights yet, or has made one only now: neither is lost."""
-    return is_probed(run) and finding.component == "ema" and ABSENT in (finding.expected, finding.found)
+def _is_nothing(run: Run, baseline: Baseline, finding: Finding) -> bool:
+    """Whether a foreign job has lost nothing by it: it has no average of its weights, or draws nothing from that generator."""
+    if not is_probed(run):
+        return False
+    if finding.component == "ema":
+        return ABSENT in (finding.expected, finding.found)
+    log = baseline.ranks.get(finding.rank or 0)
+    if not finding.component.startswith("rng") or log is None:
+        return False
+    return len({record["digests"].get(finding.component) for record in log.of("state")}) == 1
 
 
 def _is_felt(run: Run, baseline: Baseline, findings: list[Finding]) -> bool:
@@ -113,7 +120,8 @@ def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) 
         golden_log, read = baseline.ranks[0], without_rounding
     else:
         return None
-    expected = {place: read(record) for place, record in _moments(golden_log, 0).items()}
+    golden_records = _moments(golden_log, 0)
+    expected = {place: read(record) for place, record in golden_records.items()}
     for (batch, moment), record in _moments(attempt.ranks[resume.rank], resume.batch).items():
         golden, digests = expected.get((batch, moment)), read(record)
         if not golden or not digests:
@@ -122,6 +130,7 @@ def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) 
         if is_probed(run) and "ema" not in golden.keys() & digests.keys():
             names -= {"ema"}
         wrong = [name for name in names if golden.get(name) != digests.get(name)]
+        wrong = [name for name in wrong if not _is_renamed(golden_records[batch, moment], record, name)]
         if wrong:
             name = min(wrong, key=lambda one: (_follows(one), one))
             others = ", ".join(sorted(set(wrong) - {name}))
@@ -181,7 +190,8 @@ def _one_load(run: Run, baseline: Baseline, history: History, attempt: AttemptRu
         if before is not None:
             seen = {finding.component for finding in findings}
             found = _compare(attempt, resume, before.digests, loads[0]["digests"], where)
-            findings += [finding for finding in found if finding.component not in seen]
+            found = [finding for finding in found if finding.component not in seen]
+            findings += [finding for finding in found if not _is_renamed(before.state, loads[0], finding.component)]
     return findings
 
 
@@ -236,6 +246,12 @@ def _all_parts(records: dict[int, Record], component: str) -> dict[str, str]:
         for name, text in (record.get("parts", {}).get(component) or {}).items():
             found.setdefault(name, set()).add(text)
     return {name: texts.pop() for name, texts in found.items() if len(texts) == 1}
+
+
+def _is_renamed(before: Record, after: Record, component: str) -> bool:
+    """Whether all parts of a component are there, bit by bit, under other names, as another version may call them."""
+    one, other = ((record.get("parts") or {}).get(component) or {} for record in (before, after))
+    return bool(one) and one.keys() != other.keys() and sorted(one.values()) == sorted(other.values())
 
 
 def _compare(attempt: AttemptRun, resume: Resume, before: dict[str, str], after: dict[str, str], where: str) -> list[Finding]:
