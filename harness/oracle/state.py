@@ -71,10 +71,14 @@ def _is_nothing(run: Run, baseline: Baseline, finding: Finding) -> bool:
         return False
     if finding.component == "ema":
         return ABSENT in (finding.expected, finding.found)
-    log = baseline.ranks.get(finding.rank or 0)
-    if not finding.component.startswith("rng") or log is None:
-        return False
-    return len({record["digests"].get(finding.component) for record in log.of("state")}) == 1
+    return finding.component in _undrawn(baseline.ranks.get(finding.rank or 0))
+
+
+def _undrawn(log: RankLog | None) -> set[str]:
+    """The generators that stand where they stood through the whole of the uninterrupted run."""
+    records = [record["digests"] for record in log.of("state")] if log is not None else []
+    names = {name for digests in records for name in digests if name.startswith("rng")}
+    return {name for name in names if len({digests.get(name) for digests in records}) == 1}
 
 
 def _is_felt(run: Run, baseline: Baseline, findings: list[Finding]) -> bool:
@@ -127,8 +131,8 @@ def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) 
         if not golden or not digests:
             continue
         names = (golden.keys() | digests.keys()) - baseline.noise
-        if is_probed(run) and "ema" not in golden.keys() & digests.keys():
-            names -= {"ema"}
+        if is_probed(run):
+            names -= _undrawn(golden_log) | ({"ema"} - (golden.keys() & digests.keys()))
         wrong = [name for name in names if golden.get(name) != digests.get(name)]
         wrong = [name for name in wrong if not _is_renamed(golden_records[batch, moment], record, name)]
         if wrong:
@@ -216,14 +220,16 @@ def _moved_probed(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Res
     saved, loaded = views(before, baseline.world_size), views(loads, attempt.world_size)
     if not saved or resume.rank not in loaded:
         return []
+    # A batch that is more work may be done at another rate.
+    uncertain = _OF_ONE_RANK if same_work(run, baseline, attempt) else (*_OF_ONE_RANK, "scheduler")
     where = f"{IN_BASELINE} on {len(saved)} ranks"
     # What ranks do not agree on is split in a way of the trainer's own: then what they have by name, all together, is compared.
     split = {name for said in (saved, loaded) for one in said.values() for name in one if one[name] != said[0].get(name)}
     found = _compare(attempt, resume, saved[0], loaded[resume.rank], where)
-    found = [one for one in found if one.component not in (*_OF_ONE_RANK, *split)]
-    return found + [
-        one for name in sorted(split - {*_OF_ONE_RANK}) for one in _split(attempt, resume, before, loads, name, where)
-    ]
+    found = [one for one in found if one.component not in (*uncertain, *split)]
+    for name in sorted(split - {*uncertain}):
+        found += _split(attempt, resume, before, loads, name, where)
+    return found
 
 
 def _split(
