@@ -46,6 +46,10 @@ def state(run: Run, baseline: Baseline) -> list[Finding]:
     """Compares the digests after each load with those before the save."""
     history = History(run)
     findings = []
+    if run.attempts and run.plan.scenario.compare_with in ("unsaved", "control") and loss(run, baseline):
+        # The job itself is another one than it should be: where it begins to be.
+        first = run.attempts[0]
+        findings += _first_drift([_drifted(run, baseline, first, Resume(0, 0, 0, "", rank, 0)) for rank in first.ranks])
     for attempt in run.attempts[1:]:
         lost: list[Finding] = []
         resumes = history.resumes[attempt.index]
@@ -93,7 +97,7 @@ def _is_felt(run: Run, baseline: Baseline, findings: list[Finding]) -> bool:
 
 def _repeats(run: Run, baseline: Baseline) -> bool:
     """Whether the uninterrupted run is the very job, so that its digests are what this one's must be."""
-    return not baseline.unstable and run.plan.scenario.compare_with == "same"
+    return not baseline.unstable and run.plan.scenario.compare_with in ("same", "unsaved", "control")
 
 
 def same_bits(run: Run, baseline: Baseline, attempt: AttemptRun, rank: int) -> bool:
