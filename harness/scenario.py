@@ -139,8 +139,8 @@ class Command(_Model):
     knowing; a command that writes its log itself may have it too. `python` is the interpreter that stands for `{python}`, the
     harness's own where there is none; `resume_python` stands for it in restarts, so that one version saves and another resumes.
     `control_command` does the same work otherwise (without saving, without recomputation) and must give the same numbers. With
-    `loss_log` the batches are read from what the command writes to that file (`-`: to its standard output and error), line by line
-    with `loss_regex`, which has the groups `step` and `loss`.
+    `loss_log` the batches are read from what the command writes to that file (`-`: to its standard output and error), line by
+    line with `loss_regex`, which has the groups `step` and `loss`.
     """
 
     kind: Literal["command"] = "command"

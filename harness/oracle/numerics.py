@@ -1,11 +1,10 @@
 """A batch whose numbers are not finite is skipped, and leaves no trace but a smaller loss scale.
 
 Holds, in the uninterrupted run and in every attempt, when each batch that a planned `overflow`, `nan` or `nonfinite-grad`
-hits is skipped on all ranks and completes no step; the next batch's loss scale is half of it, and the learning rate is the same
-once more, where there is a scaler and a schedule that moves with every update; no
-parameter ever becomes non-finite; the norm of the gradients that reach the optimizer is the one that the trainer says it has
-measured, clipped to the limit that it says it keeps; and no more than 5 % of the other batches are skipped, those apart by
-which a new loss scale finds its place at the start.
+hits is skipped on all ranks and completes no step; the next batch's loss scale is half of it, where there is a scaler; a schedule
+that counts updates does not count it; no parameter ever becomes non-finite; the norm of the gradients that reach the optimizer is
+the one that the trainer says it has measured, clipped to the limit that it says it keeps; and no more than 5 % of the other
+batches are skipped, those apart by which a new loss scale finds its place at the start.
 
 Does not verify: clipping where the log does not say what reached the optimizer; that the schedule did not advance on a skip
 (where its rate stands still anyway); optimizer moments, which may be non-finite while the parameters are not yet; anything on a
@@ -17,7 +16,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from harness.fault import NumericFault
 from harness.oracle.finding import Finding, fail
@@ -64,6 +62,7 @@ def _one_launch(run: Run, baseline: Baseline, ranks: dict[int, RankLog], attempt
                 before = rows[index - 1] if index else golden.get(row.batch - 1)
                 after = rows[index + 1] if index + 1 < len(rows) else None
                 findings += _planned(rank, row, before, after, fault, attempt)
+        findings += _scheduled(log, hitting) if attempt is None else []
         findings += _finite(rank, rows, attempt) + _clipped(rank, rows, attempt)
     return findings
 
@@ -84,19 +83,33 @@ def _planned(
         half, found = f"{row.scale / 2:g}", "none" if after.scale is None else f"{after.scale:g}"
         text = f"{here} was skipped at loss scale {row.scale:g}, yet the next batch used {found}; expected {half}"
         return [fail("numerics", _ORACLE, text, component="scaler", expected=half, found=found, **where)]
-    return _scheduled(here, before, row, after, where)
+    return []
 
 
-def _scheduled(here: str, before: Batch | None, row: Batch, after: Batch | None, where: dict[str, Any]) -> list[Finding]:
-    """A schedule that moves with every update, and with a batch that made none."""
-    if before is None or after is None or before.tag != "STEP" or row.scale is None:
-        return []
-    moves = before.learning_rate != row.learning_rate
-    if not moves or after.learning_rate == row.learning_rate or math.isnan(after.learning_rate + row.learning_rate):
-        return []
-    rate, found = f"{row.learning_rate:.6g}", f"{after.learning_rate:.6g}"
-    text = f"{here} was skipped, yet the schedule went on: the next batch has the learning rate {found}, not {rate} once more"
-    return [fail("numerics", _ORACLE, text, component="scheduler", expected=rate, found=found, **where)]
+def _scheduled(log: RankLog, hitting: Sequence[NumericFault]) -> list[Finding]:
+    """A schedule that counts updates, and counts a batch that made none. Of an uninterrupted run that says what it counts."""
+    counts: dict[int, dict[str, float]] = {}
+    batch = 0
+    for record in log.records:
+        if record["event"] == "batch" and isinstance(record.get("batch"), int):
+            batch = record["batch"]
+        elif record["event"] == "state" and record.get("moment") in ("load", "next", "end"):
+            counts[batch] = {n: v for n, v in (record.get("values") or {}).items() if n.endswith(".last_epoch")}
+    tags = {row.batch: row.tag for row in log.batches}
+    for row in log.batches:
+        fault = _hit(row.batch, hitting)
+        before, after = counts.get(row.batch - 1, {}), counts.get(row.batch, {})
+        if row.tag != "SKIP" or fault is None:
+            continue
+        usual = {n: v - counts.get(row.batch - 2, {}).get(n, v) for n, v in before.items() if tags.get(row.batch - 1) == "STEP"}
+        moved = [n for n, v in after.items() if usual.get(n, 0) > 0 and v - before.get(n, v) == usual[n]]
+        if moved:
+            here = f"batch {row.batch} of rank {log.rank} ('{fault}') in the uninterrupted run"
+            text = f"{here} was skipped, yet the schedule counted it"
+            expected, found = (f"{one[moved[0]]:g}" for one in (before, after))
+            where = {"step": row.step, "rank": log.rank}
+            return [fail("numerics", _ORACLE, text, component="scheduler", expected=expected, found=found, **where)]
+    return []
 
 
 def _finite(rank: int, rows: list[Batch], attempt: int | None) -> list[Finding]:

@@ -172,15 +172,16 @@ def weight_of(kind: str) -> int:
     return next(index for index, kinds in enumerate(_RANKS) if kind in kinds)
 
 
-def _weight(finding: Finding, nothing_counts: bool) -> tuple[int, int, int, int]:
+def _weight(finding: Finding, nothing_counts: bool) -> tuple[int, int, int, int, bool]:
     """Sorts the root to the front; findings of equal weight keep their order."""
     if finding.outcome == "INCONCLUSIVE":
         own = -1 if finding.void else _REASONS.index(finding.kind)
-        return (0 if nothing_counts else 2, own, 0, 0)
+        return (0 if nothing_counts else 2, own, 0, 0, False)
     rank = weight_of(finding.kind)
     # What is wrong in the uninterrupted run already (attempt None) came before everything.
     attempt = _BEFORE_ALL_ATTEMPTS if finding.attempt is None else finding.attempt
-    return (1, rank, attempt, _RANKS[rank].index(finding.kind))
+    # How many batches were done in the end is seen last.
+    return (1, rank, attempt, _RANKS[rank].index(finding.kind), finding.oracle == "completion")
 
 
 def _component(root: Finding, findings: Sequence[Finding]) -> str:

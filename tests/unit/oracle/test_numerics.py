@@ -135,3 +135,18 @@ def test_a_log_that_does_not_say_what_reached_the_optimizer_is_not_held_against_
     run = killed_and_resumed()
     row(run, 1, 1, 20).update({"grad_norm": (8.0).hex(), "max_norm": (1.0).hex(), "stepped_norm": None})
     assert numerics(run, baseline()) == []
+
+
+@pytest.mark.parametrize(("advance", "found"), [(0, []), (1, ["scheduler"])])
+def test_a_schedule_of_updates_does_not_count_a_skip(tmp_path, advance, found):
+    run, golden = case(tmp_path, scaled=False)
+    for log in golden.ranks.values():
+        records, count = [], 0.0
+        for record in log.records:
+            records.append(record)
+            if record["event"] == "batch":
+                count += advance if record["tag"] == "SKIP" else 1
+                values = {"scheduler.0.last_epoch": count}
+                records.append({"event": "state", "rank": log.rank, "moment": "next", "digests": {}, "values": values})
+        log.records[:] = records
+    assert [one.component for one in numerics(run, golden)] == found * 2
