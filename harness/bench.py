@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from harness import baseline, symptoms
+from harness import baseline, kinds, symptoms
 from harness.bench_crash import exploration_figures, trace_figures
 from harness.bench_probe import probe_figures
 from harness.case import Workbench, run_case
@@ -267,6 +267,34 @@ def defect_rates(everything: bool, say: Say) -> Figures:
         "false_alarms": green.count(False),
     }
     return {"defects": rates}
+
+
+def kind_rates(say: Say, folder: Path, jobs: int) -> Figures:
+    """Runs the small trainers that have a kind of the reported defects each, and the healthy ones beside them.
+
+    Args:
+        say: as of `defect_rates`.
+        folder: where the lists of them lie.
+        jobs: cases at a time.
+
+    Returns:
+        `kinds`, as `defects` of `defect_rates`; `by_kind`, the same for each kind.
+
+    Raises:
+        UsageError: there are none in the folder, or a list is wrong.
+    """
+    cases = kinds.read_kinds(folder)
+    work = Path(tempfile.mkdtemp(prefix="harness-bench-"))
+    session = Session.new()
+    try:
+        bench = Workbench(work / "runs", work / "baselines", session.warm())
+        say(f"{len(cases)} cases of {len({case.kind for case in cases})} kinds")
+        found = kinds.rates(cases, bench, say, jobs)
+    finally:
+        session.close()
+        shutil.rmtree(work, ignore_errors=True)
+    total = {name: sum(counts[name] for counts in found.values()) for name in kinds.COUNTS}
+    return {"kinds": total, "by_kind": found}
 
 
 def _every(number: int, total: int, say: Say) -> Callable[[Outcome], Outcome]:

@@ -25,6 +25,7 @@ from harness.workers import run_all
 
 FOLDER = Path("tests/quality/kinds")
 LIST = "kinds.toml"
+COUNTS = ("planted", "detected", "named", "healthy", "false_alarms")
 # A job that hangs costs its deadline, and these take a second or two.
 _DEADLINE_S = 60.0
 
@@ -138,7 +139,7 @@ def rates(cases: Sequence[Planted], bench: Workbench, say: Callable[[str], None]
     # Scripts of the project's own, of which it is known that they give the same numbers however they are started.
     bench = replace(bench, golden_launch="warm")
     for case, verdict in run_all(partial(_run, bench), cases, jobs):
-        counts = found.setdefault(case.kind, dict.fromkeys(("planted", "detected", "named", "healthy", "false_alarms"), 0))
+        counts = found.setdefault(case.kind, dict.fromkeys(COUNTS, 0))
         right = case.named(verdict) if case.expect else verdict.outcome == "PASS"
         if case.expect:
             counts["planted"] += 1

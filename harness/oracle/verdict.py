@@ -43,6 +43,8 @@ _REASONS = ("baseline-unstable", "harness-error", "foreign-death", "not-comparab
 # Failures of which a lost component is the likely cause.
 FELT_IN_NUMBERS = ("diverged", "numerics", "data-repeated", "data-skipped", "state-lost")
 _BEFORE_ALL_ATTEMPTS = -1
+# Of what is logged of a variable; a number is shorter.
+_DIGEST_LENGTH = 24
 
 
 @dataclass(frozen=True)
@@ -192,12 +194,20 @@ def _component(root: Finding, findings: Sequence[Finding]) -> str:
     if root.oracle == "data":
         # A variable that holds the position, or the samples themselves, says no more than that they are others.
         lost = [one for one in lost if one.oracle == "state" or one.component.startswith("rng")]
-        if root.kind != "diverged" and not all(one.component.startswith("rng") for one in lost if not one.late):
+        if root.kind != "diverged" and not _drawn_by_lost_generators(root, lost, findings):
             return root.component
     # Other samples, and more or fewer batches, make other numbers in everything: what was right at the load is not why.
     if lost and not (lost[0].late and root.component in ("data", "counters")):
         return lost[0].component
     return root.component
+
+
+def _drawn_by_lost_generators(root: Finding, lost: Sequence[Finding], findings: Sequence[Finding]) -> bool:
+    """Whether nothing was lost at the load but generators; not where a number was, such as a position: both follow from that."""
+    positions = [one for one in findings if one.oracle == "attributes" and one.component == "counters" and not one.late]
+    told = any(one.attempt == root.attempt and len(one.expected) < _DIGEST_LENGTH for one in positions)
+    early = [one for one in lost if not one.late]
+    return bool(early) and all(one.component.startswith("rng") for one in early) and not told
 
 
 def likely_causes(root: Finding, findings: Sequence[Finding]) -> list[Finding]:

@@ -57,6 +57,16 @@ def doctor_table(results: Sequence[Result]) -> None:
     _print(table)
 
 
+def kinds_table(figures: dict[str, Any]) -> None:
+    """Prints, per kind of the reported defects, what was planted, found and named, and the false alarms; then all together."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("kind", "named", "detected", "planted", "false alarms", "healthy"):
+        table.add_column(heading, justify="left" if heading == "kind" else "right")
+    for kind, counts in [*figures["by_kind"].items(), ("all", figures["kinds"])]:
+        table.add_row(kind, *(str(counts[name]) for name in ("named", "detected", "planted", "false_alarms", "healthy")))
+    _print(table)
+
+
 def bench_table(figures: dict[str, Any]) -> None:
     """Prints the figures of `harness bench`."""
     table = Table(box=None, pad_edge=False)

@@ -52,6 +52,7 @@ def main():
                 torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, file + ".tmp")
                 os.replace(file + ".tmp", file)
             dist.barrier()
+    del ddp  # else the end may wait for itself
     dist.destroy_process_group()
 
 

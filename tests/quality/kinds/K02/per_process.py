@@ -54,6 +54,7 @@ def main():
                 torch.save({**state, "done": done}, path + ".tmp")
                 os.replace(path + ".tmp", path)
             dist.barrier()
+    del model  # else the end may wait for itself
     dist.destroy_process_group()
 
 

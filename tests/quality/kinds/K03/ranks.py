@@ -67,6 +67,7 @@ def main():
                 shutil.rmtree(folder, ignore_errors=True)
                 os.rename(folder + "tmp", folder)
             dist.barrier()
+    del model  # else the end may wait for itself
     dist.destroy_process_group()
 
 

@@ -56,6 +56,7 @@ def main():
                 torch.save(state, path + ".tmp")
                 os.replace(path + ".tmp", path)
             dist.barrier()
+    del model  # else the end may wait for itself
     dist.destroy_process_group()
 
 

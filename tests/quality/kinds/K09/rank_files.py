@@ -53,4 +53,5 @@ while step < 12:
     step += 1
     if step % 4 == 0:
         save(step)
+del model  # else the end may wait for itself
 dist.destroy_process_group()

@@ -49,4 +49,5 @@ while batches < 15:
     batches += 1
     if batches % 3 == 0:
         save(batches)
+del net  # else the end may wait for itself
 dist.destroy_process_group()

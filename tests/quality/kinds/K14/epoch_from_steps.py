@@ -55,4 +55,5 @@ while epoch < EPOCHS:
                 os.replace(file + ".tmp", file)
             dist.barrier()
     epoch, samples = epoch + 1, 0
+del model  # else the end may wait for itself
 dist.destroy_process_group()

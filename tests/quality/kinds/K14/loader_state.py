@@ -76,4 +76,5 @@ while step < 16:
     step += 1
     if step % 4 == 0:
         save()
+del model  # else the end may wait for itself
 dist.destroy_process_group()

@@ -55,4 +55,5 @@ while step < 12:
             torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path + ".tmp")
             os.replace(path + ".tmp", path)
         dist.barrier()
+del model  # else the end may wait for itself
 dist.destroy_process_group()

@@ -78,4 +78,5 @@ while step < 12:
     if step % 3 == 0:
         save(step)
 dist.barrier()
+del model  # else the end may wait for itself
 dist.destroy_process_group()

@@ -51,6 +51,8 @@ while step < 12:
     if asked or step % 4 == 0:
         save()
     if asked:
+        del model  # else the end may wait for itself
         dist.destroy_process_group()
         sys.exit(0)
+del model  # else the end may wait for itself
 dist.destroy_process_group()

@@ -67,4 +67,5 @@ while step < 9:
             torch.save(state, os.path.join(staging, "state.pt"))
             open(os.path.join(staging, "complete"), "w").close()
         finalise()
+del model  # else the end may wait for itself
 dist.destroy_process_group()

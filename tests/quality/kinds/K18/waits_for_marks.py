@@ -54,4 +54,5 @@ while step < 9:
     step += 1
     if step % 3 == 0:
         save(step)
+del model  # else the end may wait for itself
 dist.destroy_process_group()
