@@ -88,8 +88,14 @@ def golden_scenario(scenario: Scenario, launch: Launch = "cold") -> Scenario:
     workload = scenario.workload
     if isinstance(workload, Command) and workload.probe:
         changes["launch"] = launch
+    if isinstance(workload, Command) and scenario.compare_with == "control":
+        changes |= {"workload": workload.model_copy(update={"command": workload.control_command}), "compare_with": "same"}
     if isinstance(workload, Reference):
         changes["launch"] = "warm"
+        if scenario.compare_with == "unsaved":
+            # As many batches as there are do not complete another interval.
+            workload = workload.model_copy(update={"save_every": workload.steps + 1})
+            changes |= {"workload": workload, "compare_with": "same"}
         if scenario.compare_with == "plain":
             workload = workload.model_copy(update={name: Reference.model_fields[name].default for name in _NOT_PLAIN})
             changes |= {"workload": workload, "compare_with": "same"}

@@ -108,7 +108,8 @@ def check_environment(scenario: Scenario) -> None:
     """Raises: UsageError if the command or its script does not exist, or torch is not installed for who trains."""
     problems = []
     if isinstance(scenario.workload, Command):
-        commands = [words for words in (scenario.workload.command, scenario.workload.resume_command) if words]
+        own = scenario.workload
+        commands = [words for words in (own.command, own.resume_command, own.control_command) if words]
         python = scenario.workload.python or sys.executable
         programs = sorted({python if words[0] == "{python}" else words[0] for words in commands})
         missing = [program for program in programs if shutil.which(program) is None]

@@ -41,6 +41,8 @@ class Trainer(_Model):
         script: file beside the list.
         arguments: of the script with the defect; `{ckpt}` is the checkpoint directory.
         healthy: of the script without it; absent where it can only be wrong, or is never wrong (then `expect` is absent).
+        healthy_faults: what is done to the one without it, where that is something else.
+        control: arguments of the script that does the same work otherwise, and must give the same numbers.
         resumed: arguments of its restarts with the defect, where they are others.
         ranks: how many, or one number per attempt; more than one are started by torchrun.
         faults: what is done to it, as of `harness.grammar`.
@@ -59,6 +61,8 @@ class Trainer(_Model):
     ranks: tuple[int, ...] = (1,)
     faults: tuple[str, ...] = ()
     expect: tuple[str, ...] = ()
+    healthy_faults: tuple[str, ...] | None = None
+    control: tuple[str, ...] | None = None
     rows: tuple[str, ...] = ()
     why: str = ""
     scenario: dict[str, Any] = {}
@@ -177,15 +181,18 @@ def _case(kind: str, name: str, trainer: Trainer, arguments: Sequence[str], scri
     workload = {"kind": "command", "probe": True, "command": [*start, str(script), *arguments], **trainer.workload}
     if trainer.resumed is not None and arguments is trainer.arguments:
         workload["resume_command"] = [*start, str(script), *trainer.resumed]
+    if trainer.control is not None:
+        workload["control_command"] = [*start, str(script), *trainer.control]
+    healthy = name != trainer.name or not trainer.expect
     data = {
         "name": f"{kind}-{name}",
         "workload": {key: _filled(value, script) for key, value in workload.items()},
         "world_sizes": trainer.ranks,
-        "faults": trainer.faults,
+        "faults": trainer.healthy_faults if healthy and trainer.healthy_faults is not None else trainer.faults,
+        "compare_with": "same" if trainer.control is None else "control",
         "deadline_s": _DEADLINE_S,
         **{key: tuple(value) if isinstance(value, list) else value for key, value in trainer.scenario.items()},
     }
-    healthy = name != trainer.name or not trainer.expect
     return Planted(kind, name, Scenario.build(data), () if healthy else trainer.expect, () if healthy else trainer.rows)
 
 

@@ -137,18 +137,22 @@ class Command(_Model):
     once per attempt and makes its own ranks (as `torchrun` does), in `directory` (absolute), or else in the attempt's own.
     With `probe`, every Python process of it is watched from inside (`harness.probe.injected`) and writes the log without
     knowing; a command that writes its log itself may have it too. `python` is the interpreter that stands for `{python}`, the
-    harness's own where there is none. With `loss_log` the batches are read from what the command writes to that file (`-`: to its
-    standard output and error), line by line with `loss_regex`, which has the groups `step` and `loss`.
+    harness's own where there is none; `resume_python` stands for it in restarts, so that one version saves and another resumes.
+    `control_command` does the same work otherwise (without saving, without recomputation) and must give the same numbers. With
+    `loss_log` the batches are read from what the command writes to that file (`-`: to its standard output and error), line by line
+    with `loss_regex`, which has the groups `step` and `loss`.
     """
 
     kind: Literal["command"] = "command"
     command: tuple[Text, ...] = Field(min_length=1)
     resume_command: tuple[Text, ...] | None = Field(None, min_length=1)
+    control_command: tuple[Text, ...] | None = Field(None, min_length=1)
     directory: Text | None = Field(None, pattern="^/")
     probe: bool = False
     steps: int | None = Field(None, ge=1, le=10**9)
     save_every: int | None = Field(None, ge=1, le=10**9)
     python: Text | None = Field(None, min_length=1)
+    resume_python: Text | None = Field(None, min_length=1)
     loss_log: Text | None = Field(None, min_length=1)
     loss_regex: Text | None = Field(None, min_length=1)
 
@@ -178,8 +182,9 @@ class Scenario(_Model):
         launch: how ranks are started.
         deadline_s: seconds that one attempt may take.
         max_attempts: the harness stops restarting after so many launches.
-        compare_with: the uninterrupted run: `same`, the very job; or `plain`, the reference trainer without planted defects,
-            accumulation, recompute or memory limit, which must give the same numbers within the tolerance.
+        compare_with: the uninterrupted run: `same`, the very job; `unsaved`, the reference trainer that never saves; `control`,
+            the command's `control_command`; or `plain`, the reference trainer without planted defects, accumulation, recompute
+            or memory limit. All of them must give the same numbers, the last one within the tolerance.
     """
 
     name: Name = "case"
@@ -192,7 +197,7 @@ class Scenario(_Model):
     launch: Launch = "warm"
     deadline_s: float = Field(90.0, gt=0, le=MAX_DEADLINE_S)
     max_attempts: int = Field(3, ge=1, le=100)
-    compare_with: Literal["same", "plain"] = "same"
+    compare_with: Literal["same", "plain", "unsaved", "control"] = "same"
 
     @classmethod
     def build(cls, data: Mapping[str, Any]) -> Scenario:
@@ -348,12 +353,22 @@ def _impossible(parsed: list[Fault], data: Mapping[str, Any]) -> list[str]:
     if workload.get("kind") == "reference":
         problems += _no_micro_batch(workload, parsed)
         problems += _reference_problems(workload, sizes) + _rounding(workload, sizes, data.get("tolerance", FIXED_TOLERANCE))
+    problems += _compared(workload, data.get("compare_with", "same"))
     if workload.get("kind") == "command" and data.get("tolerance") == "auto" and not workload.get("probe"):
         problems.append(
             "tolerance: auto changes the last bit of the weights from inside, so the command must be watched; expected "
             "probe=True in it (no --loss-log), or a number such as 1e-4"
         )
     return problems + _after_the_end(workload, parsed)
+
+
+def _compared(workload: Mapping[str, Any], with_what: Any) -> list[str]:
+    """What a job of this kind cannot be compared with."""
+    if with_what in ("plain", "unsaved") and workload.get("kind") == "command":
+        return [f"compare_with: {with_what} is for the reference trainer; expected control, and a control_command"]
+    if with_what == "control" and (workload.get("kind") != "command" or not workload.get("control_command")):
+        return ["compare_with: control needs a command with a control_command; expected one that does the same work otherwise"]
+    return []
 
 
 def _crowded(parsed: list[Fault]) -> list[str]:

@@ -41,10 +41,13 @@ def launch_spec(
         port: where ranks meet that torchrun would have told a port.
     """
     workload = plan.scenario.workload
+    python = workload.python if isinstance(workload, Command) else None
+    if attempt and isinstance(workload, Command) and workload.resume_python:
+        python = workload.resume_python
     values = {
         "ckpt": str(checkpoints),
         "world_size": str(world_size),
-        "python": (workload.python if isinstance(workload, Command) else None) or sys.executable,
+        "python": python or sys.executable,
         "init_method": "env://" if plan.scenario.launch == "torchrun" else f"file://{folder / 'rendezvous'}",
     }
     environment = {

@@ -62,7 +62,21 @@ def attributes(run: Run, baseline: Baseline) -> list[Finding]:
 
 
 def _is_felt(run: Run, baseline: Baseline) -> bool:
-    return bool(loss(run, baseline) or data(run, baseline) or completion(run, baseline))
+    return bool(loss(run, baseline) or data(run, baseline) or completion(run, baseline)) or _saves_elsewhere(run, baseline)
+
+
+def _saves_elsewhere(run: Run, baseline: Baseline) -> bool:
+    """Whether a restart saves after other batches than the uninterrupted run, though nobody has asked it to end."""
+    planned = {place for log in baseline.ranks.values() for place in _saved_after(log)}
+    asked = {a.index for a in run.attempts for r in a.of("fired") if "sigterm" in str(r.get("fault"))}
+    later = [attempt for attempt in run.attempts[1:] if attempt.index not in asked]
+    return any(place not in planned for attempt in later for log in attempt.ranks.values() for place in _saved_after(log))
+
+
+def _saved_after(log: RankLog) -> set[int]:
+    """Batches done when a save began; not of one that another thread begins, or that only says which checkpoint counts."""
+    begun = log.of("save", moment="begin")
+    return {r["batch"] for r in begun if isinstance(r.get("batch"), int) and not r.get("background") and not r.get("pointer")}
 
 
 def _of_rank(attempt: AttemptRun, baseline: Baseline, resume: Resume) -> list[Finding]:

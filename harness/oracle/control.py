@@ -104,7 +104,7 @@ def _first_launch(run: Run) -> list[Finding]:
     if faults:
         return [_cannot_wait(attempt, str(faults[0]), failures[0])]
     text = f"attempt 0 failed before any fault had fired: rank {rank} ended with {exit_text(failures[0])}"
-    if run.plan.scenario.compare_with == "plain":
+    if run.plan.scenario.compare_with != "same":
         said = [str(record["error"]) for log in attempt.ranks.values() for record in log.of("failed")]
         text += f": {said[0]}" if said else ""
         where = {"component": "process", "rank": rank, "attempt": 0}

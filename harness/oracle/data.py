@@ -5,14 +5,17 @@ batch of the uninterrupted run, on whatever number of ranks. The first batch of 
 `data-repeated` if an earlier batch of the uninterrupted run holds just these samples, as `data-skipped` if a later one
 does, and as `diverged` if none does, which is another order. Of several, the nearest counts.
 
-Does not verify: which rank takes which sample of a batch, nor their order within it (`loss` feels both); that the samples
-are what their indices say; a trainer that logs no samples; a batch that is missing or done twice by its number (`loss`).
+On the uninterrupted run's number of ranks, each rank of a foreign job takes its own share of a batch too.
+
+Does not verify: the order within a share (`loss` feels it); that the samples are what their indices say; a trainer that logs no
+samples; a batch that is missing or done twice by its number (`loss`).
 """
 
 from __future__ import annotations
 
 from harness.oracle.finding import Finding, fail, numbers_text
 from harness.oracle.history import same_work
+from harness.scenario import Command
 from harness.store import AttemptRun, Baseline, RankLog, Run
 
 _ORACLE = "data"
@@ -27,7 +30,11 @@ def data(run: Run, baseline: Baseline) -> list[Finding]:
         return []
     golden = _batches(baseline.ranks, baseline.world_size)
     same = [attempt for attempt in run.attempts if same_work(run, baseline, attempt)]
-    return [finding for attempt in same for finding in _first_difference(attempt, golden)]
+    foreign = isinstance(run.plan.scenario.workload, Command)
+    findings = []
+    for attempt in same:
+        findings += _first_difference(attempt, golden) or (_other_shares(attempt, baseline) if foreign else [])
+    return findings
 
 
 def _batches(ranks: dict[int, RankLog], world_size: int) -> dict[int, Samples]:
@@ -55,6 +62,22 @@ def _first_difference(attempt: AttemptRun, golden: dict[int, Samples]) -> list[F
     text = f"batch {number} of attempt {attempt.index} took {what}"
     where = {"component": "data", "step": steps[0], "attempt": attempt.index}
     return [fail(kind, _ORACLE, text, expected=_text(golden[number]), found=_text(found[number]), **where)]
+
+
+def _other_shares(attempt: AttemptRun, baseline: Baseline) -> list[Finding]:
+    """The first batch of which a rank takes what is another rank's, where all of them together take the right samples."""
+    if attempt.world_size != baseline.world_size or attempt.world_size == 1:
+        return []
+    for rank, log in attempt.ranks.items():
+        planned = {batch.batch: batch.samples for batch in baseline.ranks[rank].batches} if rank in baseline.ranks else {}
+        for batch in log.batches:
+            expected = planned.get(batch.batch, ())
+            if expected and batch.samples and sorted(expected) != sorted(batch.samples):
+                text = f"rank {rank} took samples of other ranks in batch {batch.batch} of attempt {attempt.index}"
+                where = {"component": "data", "step": batch.step, "rank": rank, "attempt": attempt.index}
+                shares = (_text(tuple(sorted(one))) for one in (expected, batch.samples))
+                return [fail("diverged", _ORACLE, text, **where, **dict(zip(("expected", "found"), shares, strict=True)))]
+    return []
 
 
 def _text(samples: Samples) -> str:

@@ -92,7 +92,7 @@ def places(run: Run) -> tuple[int, ...]:
     history = History(run)
     found = {resume.batch for attempt in run.attempts if (resume := history.resume_of(attempt.index)) is not None}
     # A job that is compared with a plainer one may differ from its first batch on.
-    return tuple(sorted(found | ({0} if run.plan.scenario.compare_with == "plain" else set())))
+    return tuple(sorted(found | ({0} if run.plan.scenario.compare_with != "same" else set())))
 
 
 def allowed(run: Run, baseline: Baseline, attempt: AttemptRun) -> Allowed:
@@ -155,7 +155,7 @@ def _joined(run: Run, baseline: Baseline, attempt: AttemptRun) -> dict[int, floa
     history = History(run)
     resumes = [r.batch for one in run.attempts[: attempt.index + 1] if (r := history.resume_of(one.index)) is not None]
     joined: dict[int, float] = {}
-    for place in {*resumes, *((0,) if run.plan.scenario.compare_with == "plain" else ())}:
+    for place in {*resumes, *((0,) if run.plan.scenario.compare_with != "same" else ())}:
         for batch, value in curve(baseline, place).items():
             joined[batch] = max(value, joined.get(batch, 0.0))
     return joined

@@ -1,13 +1,14 @@
 """A batch whose numbers are not finite is skipped, and leaves no trace but a smaller loss scale.
 
 Holds, in the uninterrupted run and in every attempt, when each batch that a planned `overflow`, `nan` or `nonfinite-grad`
-hits is skipped on all ranks and completes no step; the next batch's loss scale is half of it, where there is a scaler; no
+hits is skipped on all ranks and completes no step; the next batch's loss scale is half of it, and the learning rate is the same
+once more, where there is a scaler and a schedule that moves with every update; no
 parameter ever becomes non-finite; the norm of the gradients that reach the optimizer is the one that the trainer says it has
 measured, clipped to the limit that it says it keeps; and no more than 5 % of the other batches are skipped, those apart by
 which a new loss scale finds its place at the start.
 
 Does not verify: clipping where the log does not say what reached the optimizer; that the schedule did not advance on a skip
-(`loss` and `state` feel it); optimizer moments, which may be non-finite while the parameters are not yet; anything on a
+(where its rate stands still anyway); optimizer moments, which may be non-finite while the parameters are not yet; anything on a
 rank that the batch did not reach.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from harness.fault import NumericFault
 from harness.oracle.finding import Finding, fail
@@ -82,7 +84,19 @@ def _planned(
         half, found = f"{row.scale / 2:g}", "none" if after.scale is None else f"{after.scale:g}"
         text = f"{here} was skipped at loss scale {row.scale:g}, yet the next batch used {found}; expected {half}"
         return [fail("numerics", _ORACLE, text, component="scaler", expected=half, found=found, **where)]
-    return []
+    return _scheduled(here, before, row, after, where)
+
+
+def _scheduled(here: str, before: Batch | None, row: Batch, after: Batch | None, where: dict[str, Any]) -> list[Finding]:
+    """A schedule that moves with every update, and with a batch that made none."""
+    if before is None or after is None or before.tag != "STEP" or row.scale is None:
+        return []
+    moves = before.learning_rate != row.learning_rate
+    if not moves or after.learning_rate == row.learning_rate or math.isnan(after.learning_rate + row.learning_rate):
+        return []
+    rate, found = f"{row.learning_rate:.6g}", f"{after.learning_rate:.6g}"
+    text = f"{here} was skipped, yet the schedule went on: the next batch has the learning rate {found}, not {rate} once more"
+    return [fail("numerics", _ORACLE, text, component="scheduler", expected=rate, found=found, **where)]
 
 
 def _finite(rank: int, rows: list[Batch], attempt: int | None) -> list[Finding]:

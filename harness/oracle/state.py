@@ -46,12 +46,16 @@ def state(run: Run, baseline: Baseline) -> list[Finding]:
     """Compares the digests after each load with those before the save."""
     history = History(run)
     findings = []
+    if run.attempts and run.plan.scenario.compare_with in ("unsaved", "control") and loss(run, baseline):
+        # The job itself is another one than it should be: where it begins to be.
+        first = run.attempts[0]
+        findings += _first_drift([_drifted(run, baseline, first, Resume(0, 0, 0, "", rank, 0)) for rank in first.ranks])
     for attempt in run.attempts[1:]:
         lost: list[Finding] = []
         resumes = history.resumes[attempt.index]
         for resume in resumes:
             found = _one_load(run, baseline, history, attempt, resume) if resume.name else []
-            lost += [one for one in found if one.component not in baseline.noise and not _is_elsewhere(run, one)]
+            lost += [one for one in found if one.component not in baseline.noise and not _is_nothing(run, baseline, one)]
         # What one rank has lost is in the gradients of all: that theirs is wrong later says nothing of their load.
         findings += lost or _first_drift([_drifted(run, baseline, attempt, resume) for resume in resumes])
     if is_probed(run) and not _is_felt(run, baseline, findings):
@@ -65,9 +69,20 @@ def is_probed(run: Run) -> bool:
     return isinstance(run.plan.scenario.workload, Command) and run.plan.scenario.workload.probe
 
 
-def _is_elsewhere(run: Run, finding: Finding) -> bool:
-    """Whether a foreign job had no average of its weights yet, or has made one only now: neither is lost."""
-    return is_probed(run) and finding.component == "ema" and ABSENT in (finding.expected, finding.found)
+def _is_nothing(run: Run, baseline: Baseline, finding: Finding) -> bool:
+    """Whether a foreign job has lost nothing by it: it has no average of its weights, or draws nothing from that generator."""
+    if not is_probed(run):
+        return False
+    if finding.component == "ema":
+        return ABSENT in (finding.expected, finding.found)
+    return finding.component in _undrawn(baseline.ranks.get(finding.rank or 0))
+
+
+def _undrawn(log: RankLog | None) -> set[str]:
+    """The generators that stand where they stood through the whole of the uninterrupted run."""
+    records = [record["digests"] for record in log.of("state")] if log is not None else []
+    names = {name for digests in records for name in digests if name.startswith("rng")}
+    return {name for name in names if len({digests.get(name) for digests in records}) == 1}
 
 
 def _is_felt(run: Run, baseline: Baseline, findings: list[Finding]) -> bool:
@@ -82,7 +97,7 @@ def _is_felt(run: Run, baseline: Baseline, findings: list[Finding]) -> bool:
 
 def _repeats(run: Run, baseline: Baseline) -> bool:
     """Whether the uninterrupted run is the very job, so that its digests are what this one's must be."""
-    return not baseline.unstable and run.plan.scenario.compare_with == "same"
+    return not baseline.unstable and run.plan.scenario.compare_with in ("same", "unsaved", "control")
 
 
 def same_bits(run: Run, baseline: Baseline, attempt: AttemptRun, rank: int) -> bool:
@@ -113,15 +128,17 @@ def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) 
         golden_log, read = baseline.ranks[0], without_rounding
     else:
         return None
-    expected = {place: read(record) for place, record in _moments(golden_log, 0).items()}
+    golden_records = _moments(golden_log, 0)
+    expected = {place: read(record) for place, record in golden_records.items()}
     for (batch, moment), record in _moments(attempt.ranks[resume.rank], resume.batch).items():
         golden, digests = expected.get((batch, moment)), read(record)
         if not golden or not digests:
             continue
         names = (golden.keys() | digests.keys()) - baseline.noise
-        if is_probed(run) and "ema" not in golden.keys() & digests.keys():
-            names -= {"ema"}
+        if is_probed(run):
+            names -= _undrawn(golden_log) | ({"ema"} - (golden.keys() & digests.keys()))
         wrong = [name for name in names if golden.get(name) != digests.get(name)]
+        wrong = [name for name in wrong if not _is_renamed(golden_records[batch, moment], record, name)]
         if wrong:
             name = min(wrong, key=lambda one: (_follows(one), one))
             others = ", ".join(sorted(set(wrong) - {name}))
@@ -181,7 +198,8 @@ def _one_load(run: Run, baseline: Baseline, history: History, attempt: AttemptRu
         if before is not None:
             seen = {finding.component for finding in findings}
             found = _compare(attempt, resume, before.digests, loads[0]["digests"], where)
-            findings += [finding for finding in found if finding.component not in seen]
+            found = [finding for finding in found if finding.component not in seen]
+            findings += [finding for finding in found if not _is_renamed(before.state, loads[0], finding.component)]
     return findings
 
 
@@ -206,14 +224,16 @@ def _moved_probed(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Res
     saved, loaded = views(before, baseline.world_size), views(loads, attempt.world_size)
     if not saved or resume.rank not in loaded:
         return []
+    # A batch that is more work may be done at another rate.
+    uncertain = _OF_ONE_RANK if same_work(run, baseline, attempt) else (*_OF_ONE_RANK, "scheduler")
     where = f"{IN_BASELINE} on {len(saved)} ranks"
     # What ranks do not agree on is split in a way of the trainer's own: then what they have by name, all together, is compared.
     split = {name for said in (saved, loaded) for one in said.values() for name in one if one[name] != said[0].get(name)}
     found = _compare(attempt, resume, saved[0], loaded[resume.rank], where)
-    found = [one for one in found if one.component not in (*_OF_ONE_RANK, *split)]
-    return found + [
-        one for name in sorted(split - {*_OF_ONE_RANK}) for one in _split(attempt, resume, before, loads, name, where)
-    ]
+    found = [one for one in found if one.component not in (*uncertain, *split)]
+    for name in sorted(split - {*uncertain}):
+        found += _split(attempt, resume, before, loads, name, where)
+    return found
 
 
 def _split(
@@ -236,6 +256,12 @@ def _all_parts(records: dict[int, Record], component: str) -> dict[str, str]:
         for name, text in (record.get("parts", {}).get(component) or {}).items():
             found.setdefault(name, set()).add(text)
     return {name: texts.pop() for name, texts in found.items() if len(texts) == 1}
+
+
+def _is_renamed(before: Record, after: Record, component: str) -> bool:
+    """Whether all parts of a component are there, bit by bit, under other names, as another version may call them."""
+    one, other = ((record.get("parts") or {}).get(component) or {} for record in (before, after))
+    return bool(one) and one.keys() != other.keys() and sorted(one.values()) == sorted(other.values())
 
 
 def _compare(attempt: AttemptRun, resume: Resume, before: dict[str, str], after: dict[str, str], where: str) -> list[Finding]:

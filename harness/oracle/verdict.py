@@ -185,11 +185,17 @@ def _weight(finding: Finding, nothing_counts: bool) -> tuple[int, int, int, int]
 
 def _component(root: Finding, findings: Sequence[Finding]) -> str:
     """The root's component; of a failure that is felt in numbers, the component whose digest tells the cause."""
-    if root.outcome == "FAIL" and root.kind == "diverged":
-        lost = likely_causes(root, findings)
-        # Other samples, and more or fewer batches, make other numbers in everything: what was right at the load is not why.
-        if lost and not (lost[0].late and root.component in ("data", "counters")):
-            return lost[0].component
+    if root.outcome != "FAIL" or root.kind not in ("diverged", "data-repeated", "data-skipped"):
+        return root.component
+    lost = likely_causes(root, findings)
+    if root.oracle == "data":
+        # A variable that holds the position, or the samples themselves, says no more than that they are others.
+        lost = [one for one in lost if one.oracle == "state" or one.component.startswith("rng")]
+        if root.kind != "diverged" and not all(one.component.startswith("rng") for one in lost if not one.late):
+            return root.component
+    # Other samples, and more or fewer batches, make other numbers in everything: what was right at the load is not why.
+    if lost and not (lost[0].late and root.component in ("data", "counters")):
+        return lost[0].component
     return root.component
 
 

@@ -18,6 +18,7 @@ from histories import (
 from harness.oracle.completion import completion
 from harness.oracle.data import data
 from harness.oracle.loss import loss
+from harness.oracle.state import state
 from harness.plan import make_plan
 from harness.scenario import Command
 from harness.store import Run
@@ -82,3 +83,48 @@ def test_on_another_number_of_ranks_work_is_compared_where_a_batch_is_as_large()
         record["samples"] = list(range(1000, 1000 + 2 * size))
     assert kinds(loss(run, golden)) == ["diverged"]
     assert kinds(data(run, golden)) == ["diverged"]
+
+
+def test_ranks_that_take_each_others_share_are_told():
+    run = foreign(killed_and_resumed())
+    assert data(run, baseline()) == []
+    for log in run.attempts[1].ranks.values():
+        for record in log.of("batch"):
+            record["samples"] = [record["batch"] * 12 + 1 - log.rank]
+        log.__dict__.pop("batches", None)
+    (found,) = data(run, baseline())
+    assert (found.kind, found.component, found.rank, found.step) == ("diverged", "data", 0, 13)
+    assert found.message == "rank 0 took samples of other ranks in batch 13 of attempt 1"
+
+
+def test_a_generator_that_nobody_draws_from_is_not_lost():
+    run, golden = foreign(killed_and_resumed()), baseline()
+    for log in (*run.attempts[1].ranks.values(), *golden.ranks.values()):
+        for record in log.of("batch"):
+            record["loss"] = record["global_loss"] = "0x1p+3" if log is not golden.ranks.get(log.rank) else record["loss"]
+        log.__dict__.pop("batches", None)
+    for log in run.attempts[1].ranks.values():
+        log.of("state", moment="load")[0]["digests"]["rng.python"] = "elsewhere"
+    assert {one.component for one in state(run, golden)} == {"rng.python"}
+    for log in golden.ranks.values():
+        for record in log.of("state"):
+            record["digests"]["rng.python"] = "as ever"
+    assert state(run, golden) == []
+
+
+@pytest.mark.parametrize(("names", "found"), [("ab", []), ("cd", []), ("ac", []), ("a", ["state-lost"])])
+def test_another_version_may_call_the_parts_otherwise(names, found):
+    run, golden = foreign(killed_and_resumed()), baseline()
+    values = ("1111", "2222")
+    for log in golden.ranks.values():
+        for record in log.of("state"):
+            record["parts"] = {"model": dict(zip("ab", values, strict=True))}
+    for log in run.attempts[1].ranks.values():
+        for record in log.of("state"):
+            record["parts"] = {"model": dict(zip(names, values, strict=False))}
+            record["digests"]["model"] = "renamed"
+    for log in run.attempts[0].ranks.values():
+        for record in log.of("state"):
+            record["parts"] = {"model": dict(zip("ab", values, strict=True))}
+    kinds_found = {one.kind for one in state(run, golden) if one.component == "model"}
+    assert kinds_found == (set(found) if names != "ab" else {"state-lost"})

@@ -69,9 +69,12 @@ class Golden:
         several = list(self.saves.values())
         names = {name: done for done, name in self.saves.items() if several.count(name) == 1}
         read = [names[name] for name in opened if name in names]
-        if read and self._goes_on_with_data(read[-1], samples) and self._is_fresh(digests):
-            return read[-1], "checkpoint"  # the position was restored, and nothing else
+        restored = [done for done, name in self.saves.items() if name in opened and self._goes_on_with_data(done, samples)]
+        if restored and self._is_fresh(digests):
+            return restored[-1], "checkpoint"  # the position was restored, and nothing else
         by_optimizer = [done for done, state in self.states.items() if _agree(state, digests, ("optimizer",))]
+        if len({state.get("optimizer") for state in self.states.values()}) == 1:
+            by_optimizer = []  # one without state is the same everywhere
         for components in _MATCHES:
             found = [done for done, state in self.states.items() if _agree(state, digests, components)]
             if components == ("model",) and found == [0] and self._went_on(by_optimizer, read, samples):

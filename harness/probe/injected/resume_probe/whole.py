@@ -45,6 +45,8 @@ def whole(content: Content, partial: bool) -> dict[str, dict[str, str]]:
             continue
         common.setdefault(component, 0)
         for name, value in part.items():
+            if component == "scheduler" and not name.startswith("lr."):
+                continue  # what it counts may depend on the number of ranks, the rate may not
             number, is_split = _number_of(name, value)
             # The options of groups are the same on all ranks, the state of a parameter is where the parameter is.
             side = own if is_split or (partial and component == "optimizer" and ":" in name) else common
