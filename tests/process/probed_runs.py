@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from ranks import ROOT, ask, run_ranks, running_program
 
 from harness.baseline import noisy_components
@@ -117,8 +118,22 @@ class Runs:
         given = variables.get("PYTHONPATH", "")
         variables = {**base, **variables, "PYTHONPATH": os.pathsep.join(filter(None, [path, given]))}
         with (logs / "0.stdout").open("w") as out, (logs / "0.stderr").open("w") as err:
-            done = subprocess.run(arguments, env=variables, stdout=out, stderr=err, timeout=120, check=False, cwd=logs)
-        return [done.returncode]
+            process = subprocess.Popen(arguments, env=variables, stdout=out, stderr=err, cwd=logs)
+            try:
+                return [process.wait(timeout=120)]
+            except BaseException:
+                kill_tree(process)  # the ranks of a launcher have sessions of their own, and would outlive it
+                raise
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process and all that it has started."""
+    program = psutil.Process(process.pid)
+    program.suspend()  # starts no more
+    for one in (*program.children(recursive=True), program):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    process.wait()
 
 
 @contextlib.contextmanager

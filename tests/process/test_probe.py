@@ -64,7 +64,7 @@ def assert_the_same(with_it, without):
 
 @pytest.mark.parametrize(
     ("words", "cold"),
-    [(("ddp",), (TORCHRUN, "--nproc-per-node", "2")), (("ddp",), (PYTHON,)), (("ddp", "fork"), ())],
+    [(("ddp",), (TORCHRUN, "--standalone", "--nproc-per-node", "2")), (("ddp",), (PYTHON,)), (("ddp", "fork"), ())],
     ids=["torchrun", "spawn", "fork"],
 )
 def test_two_ranks_under_ddp_train_and_save_the_same(runs, words, cold):

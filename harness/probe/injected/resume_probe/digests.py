@@ -40,7 +40,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     """What this rank holds of a tensor, in memory that can be read."""
     local: Any = tensor.detach()
     if hasattr(local, "to_local"):
-        local = local.tolocal()
+        local = local.to_local()
     if hasattr(local, "wait"):
         local = local.wait()
     found: torch.Tensor = local.cpu().contiguous()
