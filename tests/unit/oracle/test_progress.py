@@ -6,6 +6,7 @@ from histories import (
     STEPS,
     attempt,
     baseline,
+    files_of,
     fired,
     foreign_workload,
     killed_and_resumed,
@@ -180,3 +181,14 @@ def test_an_attempt_that_died_before_its_first_batch_does_not_hide_what_was_done
     third = attempt(2, 13, STEPS, path=tmp_path, resumed=12, ended=True)
     history = History(run_of(first, second, third))
     assert (history.resume_of(1), history.resume_of(2).lost) == (None, 2)
+
+
+@pytest.mark.parametrize("hit", [12, 4])
+def test_what_a_foreign_job_had_replaced_is_not_owed_once_the_harness_has_deleted_that_unread(tmp_path, hit):
+    """Cut after it had removed the one of batch 8 for the one of batch 12, and before it had said so."""
+    first = attempt(0, 1, 12, path=tmp_path)
+    first.supervisor[:] = [r for r in first.supervisor if not (r["event"] == "committed" and r["step"] == 12)]
+    first.of("files", moment="end")[0]["files"] = files_of(12)
+    second = attempt(1, 1, STEPS, path=tmp_path, resumed=0, ended=True, supervisor=(damaged(hit, "delete every attempt 1"),))
+    found = progress(run_of(first, second, case=foreign_workload(scenario())), baseline())
+    assert [finding.kind for finding in found] == ([] if hit == 12 else ["restarted-from-scratch"])
