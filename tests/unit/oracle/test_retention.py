@@ -309,3 +309,32 @@ def test_what_a_job_went_on_with_is_said_by_the_first_attempt_that_says_anything
     for log in third.ranks.values():
         log.of("resume")[0].update(batch=batch, told_by="model+optimizer")
     assert ("last-good-lost" in kinds(retention(run, baseline()))) is lost
+
+
+@pytest.mark.parametrize("rest", [("rank0.bin",), ("rank0.bin", "rank1.bin"), ()])
+def test_a_rotation_that_was_cut_half_way_owes_nothing_of_what_it_was_removing(tmp_path, rest):
+    """Three are kept; the one of batch 4 was being removed for that of batch 16. Later damage does not bring it back."""
+    names = [name_of(batch, "sharded") for batch in (8, 12, 16)]
+    hits = tuple(
+        {"event": "damaged", "fault": "delete every attempt 1", "path": f"{name}/{file}", "checkpoint": name, "unchanged": False}
+        for name in names
+        for file in ("rank0.bin", "rank1.bin", "manifest.json")
+    )
+    second = attempt(1, 1, 0, path=tmp_path, resumed=None, format="sharded", supervisor=hits)
+    run = run_of(attempt(0, 1, 16, path=tmp_path, format="sharded"), second, case=scenario(format="sharded"))
+    whole = files_of(4, "sharded")
+    end_files(run, 0).update({f"{name_of(4, 'sharded')}/{file}": whole[f"{name_of(4, 'sharded')}/{file}"] for file in rest})
+    end_files(run, 1).clear()
+    assert retention(run, baseline()) == []
+
+
+def test_half_of_the_newest_is_a_loss_and_so_is_half_of_an_older_one_if_the_newer_is_not_whole(tmp_path):
+    run = run_of(attempt(0, 1, 14, path=tmp_path, format="sharded"), case=scenario(format="sharded"))
+    del end_files(run, 0)["step-00000012/rank1.bin"]
+    assert only(retention(run, baseline()), "last-good-lost").file == "step-00000012/rank1.bin"
+    # The harness breaks what is newer in the attempt that follows, and the older one, which still stood, is now half gone.
+    hit = {"event": "damaged", "fault": "x", "path": "step-00000012/rank0.bin", "checkpoint": "step-00000012", "unchanged": False}
+    second = attempt(1, 9, 10, path=tmp_path, resumed=8, before=(4, 8), format="sharded", supervisor=(hit,))
+    run = run_of(attempt(0, 1, 14, path=tmp_path, format="sharded"), second, case=scenario(format="sharded"))
+    del end_files(run, 1)["step-00000008/rank1.bin"]
+    assert only(retention(run, baseline()), "last-good-lost").file == "step-00000008/rank1.bin"
