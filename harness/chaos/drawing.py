@@ -237,7 +237,8 @@ class _Drawn:
         """What the attempt gets over before it ends at a place."""
         before = [p for p in self._operations(size) if p.rank == until.rank and p.index < until.index]
         writes = [place for place in before if place.size_bytes > 1]
-        others = [place for place in self._operations(size) if place.rank != until.rank and place.step == until.step]
+        # What comes later anyhow is not there to be held when the attempt ends.
+        others = [p for p in self._operations(size) if p.rank != until.rank and p.step == until.step and p.order < until.order]
         fails = ERRORS in self.families and not self.job.gives_up and any(p.operation in _FAILING for p in before)
         can = (
             [""] * 4
@@ -314,7 +315,18 @@ class _Drawn:
         return size
 
     def _operations(self, size: int) -> list[Place]:
-        return [place for place in self.job.after(self.start) if place.rank < size]
+        """What an attempt on so many ranks will do, as far as can be told.
+
+        How often a kind of operation comes is known of one number of ranks only, since shards are of another size on others; that
+        it comes at all is known of each.
+        """
+        places = [place for place in self.job.after(self.start) if place.rank < size]
+        if size == self.job.ranks:
+            return places
+        first: dict[tuple[int, str, str], Place] = {}
+        for place in places:
+            first.setdefault((place.rank, place.operation, place.pattern), place)
+        return list(first.values())
 
     def _saved(self) -> int:
         return sum(0 < start.step <= self.start.step for start in self.job.starts)

@@ -35,6 +35,7 @@ class Place:
         phase: `start`, `recovery`, `save` or `training`.
         step: updates that the rank had done.
         nth: which operation of its kind it is, counted from the beginning of the attempt.
+        order: its place among the operations of all ranks.
     """
 
     index: int
@@ -46,6 +47,7 @@ class Place:
     phase: str
     step: int
     nth: int = 1
+    order: int = 0
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,8 @@ class _Rank:
         count = self.counts[operation, pattern] = self.counts.get((operation, pattern), 0) + 1
         size = record.get("size_bytes")
         size = size if isinstance(size, int) and operation == "write" else 0
-        self.places.append(Place(index, self.rank, operation, pattern, names, size, self.phase, self.step, count))
+        order = self.orders[index]
+        self.places.append(Place(index, self.rank, operation, pattern, names, size, self.phase, self.step, count, order))
 
     def guessed(self) -> list[tuple[int, int]]:
         """Of a job whose saves nobody reports: it has saved when it has renamed, or written, something between two batches."""

@@ -223,7 +223,7 @@ class History:
 
         Of one name only the last counts, which has replaced the others. A checkpoint of which files were gone at the end of an
         attempt while a newer one stood there was rotated away, and is owed no more: damage that comes later does not bring it
-        back.
+        back. Nor is one that a foreign job had replaced by what the harness damaged before anybody read it.
         """
         last: dict[str, Commit] = {}
         for attempt, found in zip(self._run.attempts[:before], self.commits, strict=False):
@@ -232,7 +232,29 @@ class History:
                 last[commit.name] = commit
             for commit in _rotated(list(last.values()), attempt.files("end")):
                 del last[commit.name]
+            for commit in [one for one in last.values() if self._replaced_unread(attempt, one)]:
+                del last[commit.name]
         return list(last.values())
+
+    def newer_at_end(self, attempt: AttemptRun, commit: Commit) -> set[str]:
+        """Of the checkpoints at the end of an attempt those that are newer, whether or not their saves are known to be done."""
+        names = set(map(top_level, attempt.files("end") or {})) - {commit.name}
+        begun = [save for ranks in self.saves[commit.attempt : attempt.index + 1] for found in ranks.values() for save in found]
+        return {save.name for save in begun if save.batch > commit.batch and save.name in names}
+
+    def _replaced_unread(self, attempt: AttemptRun, commit: Commit) -> bool:
+        """Whether nobody will ever know if that was whole with which a foreign job had replaced a checkpoint.
+
+        All of that was damaged before an attempt came so far as to read it.
+        """
+        if not isinstance(self._run.plan.scenario.workload, Command) or not lost_files(commit, attempt, "end"):
+            return False
+        newer, hit = self.newer_at_end(attempt, commit), set[str]()
+        for later in self._run.attempts[attempt.index + 1 :]:
+            hit |= {top_level(record["checkpoint"]) for record in later.of("damaged") if not record.get("unchanged")}
+            if self.resumes[later.index]:
+                break
+        return bool(newer) and newer <= hit
 
     def newest_undamaged(self, attempt: int) -> Commit | None:
         """The newest checkpoint that was committed before an attempt and that the harness left alone."""

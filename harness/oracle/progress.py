@@ -111,8 +111,10 @@ def _interval(run: Run, history: History, attempt: AttemptRun, resume: Resume) -
     most = workload.save_every * (2 if isinstance(workload, Reference) and workload.saves_in_background else 1)
     if resume.lost <= most:
         return []
-    ahead = [c for c in history.standing(attempt.index) if c.batch > resume.batch and c.name in history.damaged(attempt.index)]
-    if ahead or any(_save_failed(past) for past in _since_last_batch(run, attempt)):
+    # What the harness has damaged may have been whole, even where nobody had said that its save was done.
+    begun = [save for ranks in history.saves[: attempt.index] for found in ranks.values() for save in found]
+    known = {one.name for one in [*history.standing(attempt.index), *begun] if one.batch > resume.batch}
+    if known & history.damaged(attempt.index).keys() or any(_save_failed(past) for past in _since_last_batch(run, attempt)):
         return []
     return [
         fail(

@@ -34,7 +34,7 @@ def retention(run: Run, baseline: Baseline) -> list[Finding]:
         hit = history.damaged(attempt.index, "end")
         whole = [commit for commit in history.standing(attempt.index + 1) if commit.name not in hit and commit not in released]
         if whole and _is_held_elsewhere(run, history, attempt, whole[-1]):
-            released.append(whole[-1])
+            released += [commit for commit in whole if commit.batch <= whole[-1].batch]
         elif whole and not findings:  # once lost it stays lost; the first time is the one to look at
             findings += _lost(attempt, _as_it_stands(run, history, attempt, whole[-1]))
     if run.attempts:
@@ -52,9 +52,7 @@ def _is_held_elsewhere(run: Run, history: History, attempt: AttemptRun, commit: 
         return False
     if attempt.index + 1 == len(run.attempts) and not finished(attempt):
         # Nobody has said that a save was done with which a failing job had replaced it.
-        names = set(map(top_level, attempt.files("end") or {}))
-        begun = [save for found in history.saves[attempt.index].values() for save in found]
-        return any(save.batch > commit.batch and save.name in names - {commit.name} for save in begun)
+        return bool(history.newer_at_end(attempt, commit))
     # The next attempt that came so far as to say where it began; others were cut before.
     later = [resume for one in run.attempts[attempt.index + 1 :] if (resume := history.resume_of(one.index)) is not None]
     if not later:

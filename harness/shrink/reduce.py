@@ -11,7 +11,7 @@ limits of its own; a run here takes up to minutes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -76,15 +76,16 @@ def cost(scenario: Scenario) -> Cost:
     )
 
 
-def candidates(scenario: Scenario, steps: int) -> Iterator[tuple[str, Scenario]]:
+def candidates(scenario: Scenario, steps: int, full: Mapping[int, SignalFault] = {}) -> Iterator[tuple[str, Scenario]]:  # noqa: B006
     """What to try next: each is simpler than the case and possible, the most drastic first; with what it does, in words.
 
     Args:
         scenario: the case.
         steps: updates of the uninterrupted job.
+        full: of the attempts whose disk was too small, a kill where the job has met that.
     """
     now = cost(scenario)
-    for words, changes in _changes(scenario, steps):
+    for words, changes in _changes(scenario, steps, full):
         try:
             simpler = Scenario.build({**scenario.model_dump(), **changes})
         except UsageError:
@@ -93,9 +94,12 @@ def candidates(scenario: Scenario, steps: int) -> Iterator[tuple[str, Scenario]]
             yield words, simpler
 
 
-def _changes(scenario: Scenario, steps: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _changes(scenario: Scenario, steps: int, full: Mapping[int, SignalFault]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from _fewer_faults(scenario)
     yield from _fewer_ranks(scenario)
+    for index, fault in enumerate(scenario.parsed_faults()):
+        if isinstance(fault, DiskFault) and fault.attempt in full:
+            yield f"'{full[fault.attempt]}' for '{fault}'", _with(scenario, index, full[fault.attempt])
     yield from _simpler_forms(scenario, steps)
     yield from _fewer_steps(scenario)
     yield from _plainer_settings(scenario)

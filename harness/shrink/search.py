@@ -7,20 +7,23 @@ budget ends. Not responsible for: what is simpler (`harness.shrink.reduce`), the
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from harness.case import Workbench, run_case
 from harness.errors import HarnessError, UsageError
+from harness.fault import DiskFault, OperationPoint, SignalFault, Who
+from harness.oracle.history import parse_quietly
 from harness.plan import read_plan
 from harness.scenario import Scenario
 from harness.shrink.reduce import candidates
 from harness.shrink.write import Files, write_files
-from harness.store import RunDirectory, read_baseline, read_run
+from harness.store import Record, Run, RunDirectory, read_baseline, read_run
 from harness.workers import Pool
 
 # The rest is for one more run of what was found.
@@ -163,7 +166,7 @@ class _Search:
         return None
 
     def _untried(self) -> Iterator[tuple[str, Scenario]]:
-        for words, scenario in candidates(self.best, self.num_steps):
+        for words, scenario in candidates(self.best, self.num_steps, full_disks(read_run(self.path))):
             if (key := _key(scenario)) not in self.tried:
                 self.tried.add(key)
                 yield words, scenario
@@ -173,6 +176,27 @@ class _Search:
 
     def _over(self) -> bool:
         return time.monotonic() >= self.until
+
+
+def full_disks(run: Run) -> dict[int, SignalFault]:
+    """Of the attempts whose disk was too small, a kill of all ranks before the operation at which the job has met that."""
+    found: dict[int, SignalFault] = {}
+    for attempt in run.attempts:
+        for record in attempt.of("fired"):
+            path, rank = str(record.get("path")), int(record.get("rank", -1))
+            if not isinstance(parse_quietly(record.get("fault")), DiskFault) or rank < 0:
+                continue
+            # Names with numbers are not the same in each run.
+            point = OperationPoint(str(record["operation"]), re.sub(r"[^-._/]*\d[^-._/]*", "*", path))
+            before = [one for one in attempt.operations if one.get("rank") == rank and one.get("n", 0) <= record["n"]]
+            same = [one for one in before if point.matches(str(one.get("operation")), _paths(one))]
+            point = replace(point, occurrence=max(1, len(same)))
+            found.setdefault(attempt.index, SignalFault("sigkill", Who(quantifier="all"), point, rank, attempt.index))
+    return found
+
+
+def _paths(record: Record) -> list[str]:
+    return [str(path) for path in (record.get("path"), record.get("to")) if path]
 
 
 def _key(scenario: Scenario) -> str:

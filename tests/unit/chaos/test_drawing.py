@@ -10,7 +10,7 @@ from known_jobs import job
 from harness.chaos.coverage import Coverage, choose
 from harness.chaos.drawing import DEFAULT_FAMILIES, FAMILIES, draw_schedules
 from harness.errors import UsageError
-from harness.fault import DamageFault, NumericFault
+from harness.fault import DamageFault, HoldFault, NumericFault, OperationPoint
 from harness.scenario import Scenario
 
 COMMAND = {"kind": "command", "command": ("true", "{ckpt}")}
@@ -88,3 +88,31 @@ def test_without_hypothesis_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     with pytest.raises(UsageError, match=r"resume-harness\[chaos\]"):
         drawn(tmp_path)
+
+
+def operations_of(schedules, wanted):
+    """Of each drawn fault at an operation: the number of ranks of its attempt, and the fault."""
+    for schedule in schedules:
+        for fault in Scenario.model_construct(faults=schedule.faults).parsed_faults():
+            if wanted(fault):
+                yield schedule.world_sizes[fault.attempt], fault
+
+
+def test_on_another_number_of_ranks_only_the_first_of_each_kind_is_known_to_come(tmp_path):
+    at_operations = list(
+        operations_of(
+            drawn(tmp_path, families=("kills", "errors", "world-size"), count=300),
+            lambda fault: isinstance(getattr(fault, "point", None), OperationPoint),
+        )
+    )
+    assert {size for size, _ in at_operations} == {1, 2, 4}
+    assert {fault.point.occurrence for size, fault in at_operations if size == 2} > {1}
+    assert {fault.point.occurrence for size, fault in at_operations if size != 2} == {1}
+
+
+def test_what_comes_after_the_end_of_an_attempt_is_not_held_in_it(tmp_path):
+    """Rank 0 writes before rank 1 does, and renames after it: of these two the write alone can be held until rank 1 writes."""
+    held = [h for _, h in operations_of(drawn(tmp_path, count=400), lambda fault: isinstance(fault, HoldFault))]
+    of_rank_0 = {(h.point.operation, h.until.operation) for h in held if h.who.ranks == (0,)}
+    assert of_rank_0 == {("write", "write")}
+    assert {(h.point.operation, h.until.operation) for h in held if h.who.ranks == (1,)} == {("write", "rename"), ("write", "fsync")}

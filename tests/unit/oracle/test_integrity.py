@@ -70,3 +70,50 @@ def test_a_checkpoint_that_was_saved_again_may_be_loaded(tmp_path):
 def test_a_trainer_that_did_not_get_so_far_is_judged_elsewhere(tmp_path):
     second = attempt(1, 13, 12, path=tmp_path, resumed=None, supervisor=(damaged(name_of(12)),))
     assert integrity(run_of(attempt(0, 1, 14, path=tmp_path), second), baseline()) == []
+
+
+def written_anew(tmp_path, then, now):
+    """The newest was damaged before attempt 1, which wrote a file of that name, was cut before it said so, and is read in attempt 2."""
+    first = attempt(0, 1, 14, path=tmp_path)
+    second = attempt(1, 9, 11, path=tmp_path, resumed=8, supervisor=(damaged(name_of(12)),))
+    third = attempt(2, 13, STEPS, path=tmp_path, resumed=12, ended=True)
+    run = run_of(first, second, third)
+    said(run, 1, 0, "resume")["skipped"] = [{"path": name_of(12), "reason": "sha256 mismatch"}]
+    record(run, 1, "files", moment="begin")["files"] = files_of(4) | files_of(8) | {name_of(12): then}
+    record(run, 2, "files", moment="begin")["files"] = files_of(4) | files_of(8) | {name_of(12): now}
+    return run
+
+
+def test_a_file_that_was_written_anew_without_a_word_may_be_loaded(tmp_path):
+    assert integrity(written_anew(tmp_path, [1012, "broken"], files_of(12)[name_of(12)]), baseline()) == []
+    found = integrity(written_anew(tmp_path, [1012, "broken"], [1012, "broken"]), baseline())
+    assert [(f.kind, f.attempt, f.rank) for f in found] == [("corrupt-accepted", 2, 0), ("corrupt-accepted", 2, 1)]
+
+
+def test_what_is_written_anew_in_one_file_is_not_whole_in_the_other(tmp_path):
+    how = {"path": tmp_path, "format": "sharded"}
+    hits = (damaged("step-00000012/rank0.bin"), damaged("step-00000012/rank1.bin"))
+    second = attempt(1, 9, 11, resumed=8, supervisor=hits, **how)
+    third = attempt(2, 13, STEPS, resumed=12, ended=True, **how)
+    run = run_of(attempt(0, 1, 14, **how), second, third, case=scenario(format="sharded"))
+    said(run, 1, 0, "resume")["skipped"] = [{"path": "step-00000012", "reason": "sha256 mismatch"}]
+    broken = {f"step-00000012/rank{rank}.bin": [1, "broken"] for rank in (0, 1)}
+    record(run, 1, "files", moment="begin")["files"] = files_of(12, "sharded") | broken
+    now = record(run, 2, "files", moment="begin")["files"] = files_of(12, "sharded") | broken
+    now["step-00000012/rank0.bin"] = files_of(12, "sharded")["step-00000012/rank0.bin"]
+    assert {f.file for f in integrity(run, baseline()) if f.kind == "corrupt-accepted"} == {"step-00000012/rank1.bin"}
+
+
+def test_a_bit_that_was_flipped_twice_is_as_it_was(tmp_path):
+    first = attempt(0, 1, 14, path=tmp_path)
+    flip = damaged(name_of(12), "flip newest at 50%")
+    run = run_of(
+        first,
+        attempt(1, 13, 12, path=tmp_path, resumed=None, supervisor=(flip,)),
+        attempt(2, 13, STEPS, path=tmp_path, resumed=12, ended=True, supervisor=(flip | {"fault": "flip newest at 50% attempt 2"},)),
+    )
+    record(run, 1, "files", moment="begin")["files"] = {name_of(12): [1012, "flipped"]}
+    record(run, 2, "files", moment="begin")["files"] = files_of(12)
+    assert integrity(run, baseline()) == []
+    record(run, 2, "files", moment="begin")["files"] = {name_of(12): [1012, "flipped elsewhere"]}
+    assert {f.kind for f in integrity(run, baseline())} == {"corrupt-accepted"}

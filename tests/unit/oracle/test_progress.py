@@ -6,6 +6,7 @@ from histories import (
     STEPS,
     attempt,
     baseline,
+    files_of,
     fired,
     foreign_workload,
     killed_and_resumed,
@@ -180,3 +181,38 @@ def test_an_attempt_that_died_before_its_first_batch_does_not_hide_what_was_done
     third = attempt(2, 13, STEPS, path=tmp_path, resumed=12, ended=True)
     history = History(run_of(first, second, third))
     assert (history.resume_of(1), history.resume_of(2).lost) == (None, 2)
+
+
+@pytest.mark.parametrize("hit", [12, 4])
+def test_what_a_foreign_job_had_replaced_is_not_owed_once_the_harness_has_deleted_that_unread(tmp_path, hit):
+    """Cut after it had removed the one of batch 8 for the one of batch 12, and before it had said so."""
+    first = attempt(0, 1, 12, path=tmp_path)
+    first.supervisor[:] = [r for r in first.supervisor if not (r["event"] == "committed" and r["step"] == 12)]
+    first.of("files", moment="end")[0]["files"] = files_of(12)
+    second = attempt(1, 1, STEPS, path=tmp_path, resumed=0, ended=True, supervisor=(damaged(hit, "delete every attempt 1"),))
+    found = progress(run_of(first, second, case=foreign_workload(scenario())), baseline())
+    assert [finding.kind for finding in found] == ([] if hit == 12 else ["restarted-from-scratch"])
+
+
+def failed_save_then_early_death(tmp_path, fires=True, trains=False):
+    """A save of attempt 0 fails; attempt 1 dies before it says where it began, or after batch 15; attempt 2 goes on from batch 8."""
+    fault = "ENOSPC rank 0 on write *.tmp occurrence 9"
+    first = attempt(0, 1, 14, path=tmp_path, supervisor=(fired(fault, 0),) if fires else ())
+    first.supervisor[:] = [r for r in first.supervisor if r.get("step") != 12]
+    failed = {"event": "save", "rank": 0, "moment": "failed", "step": 12, "checkpoint": name_of(12), "error": "no space"}
+    first.ranks[0].records.append(failed)
+    second = attempt(1, 9, 15 if trains else 8, path=tmp_path, resumed=8 if trains else None)
+    second.supervisor[:] = [r for r in second.supervisor if r["event"] != "committed"]
+    third = attempt(2, 9, STEPS, path=tmp_path, resumed=8, ended=True)
+    return run_of(first, second, third, case=scenario(faults=(fault, KILL)))
+
+
+def test_a_save_that_failed_before_an_attempt_that_died_early_is_not_held_against_the_trainer(tmp_path):
+    assert progress(failed_save_then_early_death(tmp_path), baseline()) == []
+
+
+def test_a_save_that_failed_excuses_no_work_that_was_done_after_it_and_none_without_a_fault(tmp_path):
+    found = progress(failed_save_then_early_death(tmp_path, trains=True), baseline())
+    assert [(f.kind, f.attempt) for f in found] == [("lost-work", 2)]
+    found = progress(failed_save_then_early_death(tmp_path, fires=False), baseline())
+    assert [(f.kind, f.attempt) for f in found] == [("lost-work", 2)]

@@ -247,3 +247,94 @@ def test_a_job_that_fails_may_have_replaced_the_last_one_without_a_word(newer):
     if not newer:
         end_files(run, 1).pop(name_of(24))
     assert ("last-good-lost" in kinds(retention(run, baseline()))) is not newer
+
+
+def replaced_unreported(tmp_path, *after, rotated=True, name=name_of(12)):
+    """A foreign job that commits batch 8, removes it for the one of batch 12, is cut before it says so, and what comes after that."""
+    first = attempt(0, 1, 12, path=tmp_path)
+    first.supervisor[:] = [r for r in first.supervisor if not (r["event"] == "committed" and r["step"] == 12)]
+    for log in first.ranks.values():
+        log.records[:] = [r for r in log.records if (r["event"], r.get("moment"), r.get("step")) != ("save", "end", 12)]
+    run = run_of(first, *after, case=foreign_workload(scenario()))
+    listing = end_files(run, 0)
+    listing.clear()
+    listing.update({name: [1012, "0" * 64]} | ({} if rotated else files_of(8)))
+    return run
+
+
+def deleted(*batches, index=1, **how):
+    hit = {"event": "damaged", "fault": f"delete every attempt {index}", "size_after": 0, "unchanged": False}
+    records = tuple({**hit, "path": name_of(batch), "checkpoint": name_of(batch), "step": batch} for batch in batches)
+    return attempt(index, how.pop("first", 1), how.pop("last", STEPS), supervisor=records, **how)
+
+
+@pytest.mark.parametrize("resumed", [0, None])
+def test_what_took_the_place_of_the_last_one_may_be_deleted_before_anybody_has_read_it(tmp_path, resumed):
+    """Whether the one of batch 12 was whole nobody will know: the next attempt begins anew, or refuses."""
+    last = STEPS if resumed == 0 else 0
+    assert retention(replaced_unreported(tmp_path, deleted(12, path=tmp_path, resumed=resumed, last=last)), baseline()) == []
+    # Nothing was done to it, and yet the job did not go on from it; or something was done to another one.
+    for hit in ((), (4,)):
+        run = replaced_unreported(tmp_path, deleted(*hit, path=tmp_path, resumed=resumed, last=last))
+        assert only(retention(run, baseline()), "last-good-lost").file == name_of(8)
+    # What stands there is no checkpoint that a save was begun for.
+    run = replaced_unreported(tmp_path, deleted(12, path=tmp_path, resumed=resumed, last=last), name="next.tmp")
+    assert "last-good-lost" in kinds(retention(run, baseline()))
+
+
+def test_what_has_been_deleted_after_a_restart_that_began_anew_explains_nothing(tmp_path):
+    anew = attempt(1, 1, 2, path=tmp_path, resumed=0)
+    third = deleted(12, index=2, path=tmp_path, resumed=0, ended=True)
+    run = replaced_unreported(tmp_path, anew, third)
+    assert only(retention(run, baseline()), "last-good-lost").attempt == 0
+
+
+def test_a_save_of_an_earlier_attempt_may_have_taken_its_place(tmp_path):
+    """The save was begun in the first attempt; the second removes the older one, and is cut before it trains."""
+    second = attempt(1, 13, 12, path=tmp_path, resumed=12)
+    run = replaced_unreported(tmp_path, second, deleted(12, index=2, path=tmp_path, resumed=0), rotated=False)
+    end_files(run, 1).clear()
+    end_files(run, 1)[name_of(12)] = [1012, "0" * 64]
+    assert retention(run, baseline()) == []
+    end_files(run, 1).clear()
+    assert only(retention(run, baseline()), "last-good-lost").attempt == 1
+
+
+@pytest.mark.parametrize(("batch", "lost"), [(12, False), (4, True)])
+def test_what_a_job_went_on_with_is_said_by_the_first_attempt_that_says_anything(tmp_path, batch, lost):
+    """The attempt between died before it said where it began."""
+    silent = attempt(1, 1, 0, path=tmp_path, resumed=None)
+    third = attempt(2, batch + 1, STEPS, path=tmp_path, resumed=batch, ended=True)
+    run = replaced_unreported(tmp_path, silent, third)
+    for log in third.ranks.values():
+        log.of("resume")[0].update(batch=batch, told_by="model+optimizer")
+    assert ("last-good-lost" in kinds(retention(run, baseline()))) is lost
+
+
+@pytest.mark.parametrize("rest", [("rank0.bin",), ("rank0.bin", "rank1.bin"), ()])
+def test_a_rotation_that_was_cut_half_way_owes_nothing_of_what_it_was_removing(tmp_path, rest):
+    """Three are kept; the one of batch 4 was being removed for that of batch 16. Later damage does not bring it back."""
+    names = [name_of(batch, "sharded") for batch in (8, 12, 16)]
+    hits = tuple(
+        {"event": "damaged", "fault": "delete every attempt 1", "path": f"{name}/{file}", "checkpoint": name, "unchanged": False}
+        for name in names
+        for file in ("rank0.bin", "rank1.bin", "manifest.json")
+    )
+    second = attempt(1, 1, 0, path=tmp_path, resumed=None, format="sharded", supervisor=hits)
+    run = run_of(attempt(0, 1, 16, path=tmp_path, format="sharded"), second, case=scenario(format="sharded"))
+    whole = files_of(4, "sharded")
+    end_files(run, 0).update({f"{name_of(4, 'sharded')}/{file}": whole[f"{name_of(4, 'sharded')}/{file}"] for file in rest})
+    end_files(run, 1).clear()
+    assert retention(run, baseline()) == []
+
+
+def test_half_of_the_newest_is_a_loss_and_so_is_half_of_an_older_one_if_the_newer_is_not_whole(tmp_path):
+    run = run_of(attempt(0, 1, 14, path=tmp_path, format="sharded"), case=scenario(format="sharded"))
+    del end_files(run, 0)["step-00000012/rank1.bin"]
+    assert only(retention(run, baseline()), "last-good-lost").file == "step-00000012/rank1.bin"
+    # The harness breaks what is newer in the attempt that follows, and the older one, which still stood, is now half gone.
+    hit = {"event": "damaged", "fault": "x", "path": "step-00000012/rank0.bin", "checkpoint": "step-00000012", "unchanged": False}
+    second = attempt(1, 9, 10, path=tmp_path, resumed=8, before=(4, 8), format="sharded", supervisor=(hit,))
+    run = run_of(attempt(0, 1, 14, path=tmp_path, format="sharded"), second, case=scenario(format="sharded"))
+    del end_files(run, 1)["step-00000008/rank1.bin"]
+    assert only(retention(run, baseline()), "last-good-lost").file == "step-00000008/rank1.bin"
