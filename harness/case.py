@@ -113,9 +113,10 @@ def check_environment(scenario: Scenario) -> None:
         python = scenario.workload.python or sys.executable
         programs = sorted({python if words[0] == "{python}" else words[0] for words in commands})
         missing = [program for program in programs if shutil.which(program) is None]
-        if (given := scenario.workload.python) is not None and shutil.which(given) is None:
-            missing = [program for program in missing if program != given]
-            problems.append(f"python {given!r} does not exist or cannot be executed; expected an interpreter or its path")
+        for given in (own.python, own.resume_python):
+            if given is not None and shutil.which(given) is None:
+                missing = [program for program in missing if program != given]
+                problems.append(f"python {given!r} does not exist or cannot be executed; expected an interpreter or its path")
         problems += [f"command {name!r} does not exist or cannot be executed; expected a program or its path" for name in missing]
         folder = scenario.workload.directory
         if folder is not None and not Path(folder).is_dir():

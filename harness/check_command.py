@@ -129,6 +129,7 @@ class _RunOne:
             "world_sizes": planned.world_sizes or self.scenario.world_sizes,
             "expect": planned.expect,
             "max_attempts": planned.max_attempts,
+            "compare_with": planned.compare_with,
         }
         scenario = self.scenario.model_copy(update=changes)
         try:
@@ -247,8 +248,11 @@ class _Shared:
         if self.until is not None and time.monotonic() + _OVERFLOW_RUNS * _took_s(self.started.golden) > self.until:
             cases = [case for case in cases if case.part != check_plan.OVERFLOW]
             self.left_out += [f"{check_plan.OVERFLOW}: it needs uninterrupted runs of its own"] if self.job.scaled else []
+        workload = self.request.scenario.workload
+        if isinstance(workload, Command) and workload.control_command:
+            cases.append(check_plan.done_otherwise())
         if cases:
-            yield from self._parts(self._run("overflow batches, other numbers of ranks", cases))
+            yield from self._parts(self._run("overflow batches, other numbers of ranks, the control command", cases))
 
     def _rest(self, parts: Parts, windows: Sequence[SaveWindow]) -> Iterator[Part]:
         """What takes longest, and finds least that is new."""

@@ -18,6 +18,7 @@ from harness.trace import Operation, SaveWindow, Trace
 
 CONTROL, KILLS, AGAIN, HUNG = "control", "kill between two saves", "a second interruption", "a rank that hangs"
 ASKED, ASKED_TWICE = "SIGTERM", "SIGTERM twice"
+OTHERWISE = "the same work done otherwise"
 ERRORS, DAMAGE, OVERFLOW, SIZES = "errors of the disk", "damage at rest", "an overflow batch", "other numbers of ranks"
 # What fails once during the attacked save. A write in its middle is the one that most trainers do not expect.
 _FAILING = (("ENOSPC", "write"), ("EIO", "fsync"), ("EIO", "rename"), ("ENOSPC", "open"))
@@ -35,6 +36,7 @@ class Planned:
         world_sizes: ranks of each attempt; empty for those of the job.
         expect: as of `harness.scenario.Scenario`.
         max_attempts: launches.
+        compare_with: as of `harness.scenario.Scenario`.
         owed: whether a checkpoint stands when the job is first restarted, so that it has something to resume from.
     """
 
@@ -44,6 +46,7 @@ class Planned:
     world_sizes: tuple[int, ...] = ()
     expect: Literal["resumes", "resumes-or-refuses"] = "resumes"
     max_attempts: int = 3
+    compare_with: Literal["same", "control"] = "same"
     owed: bool = False
 
 
@@ -207,6 +210,11 @@ def later_cases(job: Job, sizes: Sequence[int]) -> list[Planned]:
         title = f"killed at step {save.known} on {_ranks(job.ranks)}, resumed on {_ranks(size)}"
         cases.append(Planned(SIZES, title, (_kill(save.known),), (job.ranks, size), "resumes-or-refuses", owed=True))
     return cases
+
+
+def done_otherwise() -> Planned:
+    """The undisturbed job beside the command that does the same work otherwise: without saving, say, which changes no number."""
+    return Planned(OTHERWISE, "undisturbed, beside the control command", compare_with="control", max_attempts=1)
 
 
 def _overflows(job: Job) -> list[Planned]:

@@ -127,15 +127,15 @@ def _words(text: str, name: str, problems: list[str]) -> tuple[str, ...]:
     return words
 
 
-def _interpreter(text: str, options: Mapping[str, Any], problems: list[str]) -> str:
+def _interpreter(text: str, options: Mapping[str, Any], problems: list[str], option: str = "--python") -> str:
     if "{python}" not in " ".join([*options["command"], options.get("resume_command") or ""]):
         problems.append(
-            f"--python {text}: the command has no {{python}}, so it would run in another interpreter; expected {{python}} where "
+            f"{option} {text}: the command has no {{python}}, so it would run in another interpreter; expected {{python}} where "
             "the command says which one it is: -- {python} train.py … or -- {python} -m torch.distributed.run …"
         )
     # Whether the command says {python} or not: a mistake that is not said would be met later.
     if shutil.which(text) is None:
-        problems.append(f"--python {text!r}: does not exist or cannot be executed; expected an interpreter or its path")
+        problems.append(f"{option} {text!r}: does not exist or cannot be executed; expected an interpreter or its path")
     return text
 
 
@@ -177,19 +177,7 @@ def job_of(verb: str, options: Mapping[str, Any], problems: list[str]) -> Scenar
         problems.append(f"found {found} of --reference FORMAT and a command; expected one: --reference sharded, or -- COMMAND …")
         workload = {"kind": "reference"}
     elif command:
-        # As for any program that is given to another one to run: where the user stands.
-        workload = {"kind": "command", "command": command, "directory": str(Path.cwd()), "probe": True}
-        workload |= {"steps": steps} if steps else {}
-        if options.get("python") is not None:
-            workload["python"] = _interpreter(options["python"], options, problems)
-        if options.get("resume_command") is not None:
-            workload["resume_command"] = resume = _words(options["resume_command"], "--resume-command", problems)
-            if options.get("loss_log") is None and (option := keeps_out(resume)) and not keeps_out(command):
-                found = f"--resume-command: {option} keeps out whoever watches the restarted trainer through PYTHONPATH"
-                problems.append(f"{found}; expected it without that option, or --loss-log FILE")
-        workload |= _loss_log(options, problems)
-        if verb != "trace":
-            problems += _without_directory(command)
+        workload = _foreign(verb, command, options, steps, problems)
         if options["defect"]:
             problems.append("--defect plants a defect in the reference trainer; expected --reference FORMAT with it")
     else:
@@ -207,7 +195,7 @@ def job_of(verb: str, options: Mapping[str, Any], problems: list[str]) -> Scenar
     if not command:
         given = [
             name
-            for name in ("resume_command", "python", "world_sizes", "loss_log", "loss_regex")
+            for name in ("resume_command", "control_command", "python", "resume_python", "world_sizes", "loss_log", "loss_regex")
             if options.get(name) is not None
         ]
         problems += [f"--{name.replace('_', '-')} is for a command; expected -- COMMAND … with it" for name in given]
@@ -217,6 +205,30 @@ def job_of(verb: str, options: Mapping[str, Any], problems: list[str]) -> Scenar
     launch = "cold" if command else "warm"
     facts = {"name": name, "workload": workload, "world_sizes": (ranks,), "seed": seed, "launch": launch} | tolerance
     return Scenario.build(facts)
+
+
+def _foreign(
+    verb: str, command: Sequence[str], options: Mapping[str, Any], steps: int | None, problems: list[str]
+) -> dict[str, Any]:
+    """A user's command as a workload."""
+    # As for any program that is given to another one to run: where the user stands.
+    workload: dict[str, Any] = {"kind": "command", "command": command, "directory": str(Path.cwd()), "probe": True}
+    workload |= {"steps": steps} if steps else {}
+    if options.get("python") is not None:
+        workload["python"] = _interpreter(options["python"], options, problems)
+    if options.get("resume_python") is not None:
+        workload["resume_python"] = _interpreter(options["resume_python"], options, problems, "--resume-python")
+    if options.get("control_command") is not None:
+        workload["control_command"] = _words(options["control_command"], "--control-command", problems)
+    if options.get("resume_command") is not None:
+        workload["resume_command"] = resume = _words(options["resume_command"], "--resume-command", problems)
+        if options.get("loss_log") is None and (option := keeps_out(resume)) and not keeps_out(command):
+            found = f"--resume-command: {option} keeps out whoever watches the restarted trainer through PYTHONPATH"
+            problems.append(f"{found}; expected it without that option, or --loss-log FILE")
+    workload |= _loss_log(options, problems)
+    if verb != "trace":
+        problems += _without_directory(command)
+    return workload
 
 
 def _without_directory(command: Sequence[str]) -> list[str]:

@@ -57,6 +57,7 @@ def choose_launch(scenario: Scenario, bench: Workbench, launch: str = "auto") ->
     values = {"python": workload.python or sys.executable, "world_size": str(scenario.world_size(0))}
     why = "it was asked for" if launch == "cold" else why_cold([fill(word, values) for word in workload.command])
     why = "its losses are read from a log" if workload.loss_log else why
+    why = "restarts run in another interpreter" if workload.resume_python else why
     early = None if why else bench.preload()  # beside the run as it stands: the two take the same seconds
     try:
         again = None if early is None else partial(_preloaded, scenario, bench, early)

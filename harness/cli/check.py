@@ -55,11 +55,20 @@ def _began() -> float:
 )
 @click.option("--budget", default=None, help="Stop after so long: 90s, 10m, 2h. [default: 5m for a command, else none]")
 @click.option("--resume-command", default=None, metavar="TEXT", help="What is run after the first launch, where it is another.")
+@click.option(
+    "--control-command",
+    default=None,
+    metavar="TEXT",
+    help="What does the same work otherwise (without saving), for the same numbers.",
+)
 @click.option("--world-sizes", default=None, metavar="LIST", help="Other numbers of ranks to resume on. [default: 1 and twice]")
 @click.option(
     "--tolerance", default=None, help="Largest difference of a loss that is taken for equal; auto: measured. [default: 1e-4]"
 )
 @click.option("--python", default=None, metavar="PATH", help="The interpreter that stands for {python} in the command.")
+@click.option(
+    "--resume-python", default=None, metavar="PATH", help="The interpreter of restarts: one version saves, another resumes."
+)
 @click.option(
     "--loss-log", default=None, metavar="FILE", help="Read losses from this file (-: from what is printed) instead of watching."
 )

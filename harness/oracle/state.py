@@ -69,8 +69,7 @@ def state(run: Run, baseline: Baseline) -> list[Finding]:
 
 def _of_gradients(drift: Finding) -> Finding:
     """What has come into the optimizer with a batch was in its gradients."""
-    text = drift.message.replace("although the load was right", "which is what gradients have made of it")
-    return replace(drift, component="gradients", message=text)
+    return replace(drift, component="gradients", message=f"{drift.message}: it came with the gradients of a batch")
 
 
 def is_probed(run: Run) -> bool:
@@ -157,7 +156,8 @@ def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) 
             others = ", ".join(sorted(set(wrong) - {name}))
             where = _MOMENTS[moment].format(batch)
             text = f"{name} of rank {resume.rank} {where} in attempt {attempt.index} is not that of the uninterrupted run"
-            text += f", although the load was right (nor are {others})" if others else ", although the load was right"
+            text += ", although the load was right" if attempt.index else ""
+            text += f" (nor are {others})" if others else ""
             place = {"component": name, "rank": resume.rank, "attempt": attempt.index, "file": resume.name or None}
             found = digests.get(name) or ABSENT
             lost = fail("state-lost", _ORACLE, text, expected=golden.get(name) or ABSENT, found=found, late=True, **place)

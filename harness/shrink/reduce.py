@@ -76,7 +76,7 @@ def cost(scenario: Scenario) -> Cost:
     )
 
 
-def candidates(scenario: Scenario, steps: int, full: Mapping[int, SignalFault] = {}) -> Iterator[tuple[str, Scenario]]:  # noqa: B006
+def candidates(scenario: Scenario, steps: int, full: Mapping[int, SignalFault] = {}) -> Iterator[tuple[str, Scenario]]:
     """What to try next: each is simpler than the case and possible, the most drastic first; with what it does, in words.
 
     Args:
