@@ -131,3 +131,22 @@ def test_an_interpreter_of_a_plan_that_does_not_exist_is_refused_whether_it_is_u
     assert caught.value.problems == (
         "python '/nonexist' does not exist or cannot be executed; expected an interpreter or its path",
     )
+
+
+def test_what_is_run_otherwise_is_read_as_words():
+    said = {"control_command": "{python} train.py --no-save", "resume_python": sys.executable, "python": sys.executable}
+    workload = asked(command=OWN_PYTHON, **said).scenario.workload
+    assert workload.control_command == ("{python}", "train.py", "--no-save")
+    assert (workload.python, workload.resume_python) == (sys.executable, sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"command": OWN_PYTHON, "resume_python": "/no/such/python"}, "--resume-python '/no/such/python': does not exist"),
+        ({"format": "single", "control_command": "x"}, "--control-command is for a command"),
+        ({"command": OWN_PYTHON, "control_command": "'"}, "--control-command"),
+    ],
+)
+def test_what_is_wrong_with_it_is_said(said, problem):
+    assert any(text.startswith(problem) for text in problems_of(**said))
