@@ -115,4 +115,7 @@ def test_what_comes_after_the_end_of_an_attempt_is_not_held_in_it(tmp_path):
     held = [h for _, h in operations_of(drawn(tmp_path, count=400), lambda fault: isinstance(fault, HoldFault))]
     of_rank_0 = {(h.point.operation, h.until.operation) for h in held if h.who.ranks == (0,)}
     assert of_rank_0 == {("write", "write")}
-    assert {(h.point.operation, h.until.operation) for h in held if h.who.ranks == (1,)} == {("write", "rename"), ("write", "fsync")}
+    assert {(h.point.operation, h.until.operation) for h in held if h.who.ranks == (1,)} == {
+        ("write", "rename"),
+        ("write", "fsync"),
+    }

@@ -110,7 +110,9 @@ def test_a_bit_that_was_flipped_twice_is_as_it_was(tmp_path):
     run = run_of(
         first,
         attempt(1, 13, 12, path=tmp_path, resumed=None, supervisor=(flip,)),
-        attempt(2, 13, STEPS, path=tmp_path, resumed=12, ended=True, supervisor=(flip | {"fault": "flip newest at 50% attempt 2"},)),
+        attempt(
+            2, 13, STEPS, path=tmp_path, resumed=12, ended=True, supervisor=(flip | {"fault": "flip newest at 50% attempt 2"},)
+        ),
     )
     record(run, 1, "files", moment="begin")["files"] = {name_of(12): [1012, "flipped"]}
     record(run, 2, "files", moment="begin")["files"] = files_of(12)
