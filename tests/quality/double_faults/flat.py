@@ -1,4 +1,4 @@
-"""Counts what the harness holds while it runs a night of a few hundred cases: nothing may pile up; `scripts/flat-night` runs it."""
+"""Counts what the harness holds while it runs a night of some hundred cases: nothing may pile up (`scripts/flat-night`)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def main() -> None:
         seen, failed = night(cases, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    words = [word for word in seen[0][1] | seen[-1][1]]
+    words = list(seen[0][1] | seen[-1][1])
     print(f"{'cases':>6} " + " ".join(f"{word:>13}" for word in words))
     for done, counts in seen:
         print(f"{done:>6} " + " ".join(f"{counts[word]:>13}" for word in words))
