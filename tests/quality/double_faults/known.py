@@ -40,7 +40,7 @@ class Bug:
 def _same_save(fault: str) -> str:
     """A fault without what is chance: which operation of a save, or moment of it, is cut."""
     return re.sub(
-        r"(before|after) (write|fsync|rename) next\.tmp|E[A-Z]+ rank 0 on (write|fsync|rename|open)", "in a save", fault
+        r"(before|after) (write|fsync|rename|open|unlink) (next\.tmp|lock)|E[A-Z]+ rank 0 on (write|fsync|rename|open)", "in a save", fault
     )
 
 
