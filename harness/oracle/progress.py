@@ -12,7 +12,7 @@ save interval is not held against a trainer whose save the harness made fail, or
 from __future__ import annotations
 
 from harness.oracle.finding import Finding, fail
-from harness.oracle.history import Commit, History, Resume, Save, live_faults_fired, resume_record, top_level
+from harness.oracle.history import Commit, History, Resume, live_faults_fired, resume_record, top_level
 from harness.scenario import Reference
 from harness.store import AttemptRun, Baseline, Run
 
@@ -113,8 +113,8 @@ def _interval(run: Run, history: History, attempt: AttemptRun, resume: Resume) -
         return []
     # What the harness has damaged may have been whole, even where nobody had said that its save was done.
     begun = [save for ranks in history.saves[: attempt.index] for found in ranks.values() for save in found]
-    several: list[Commit | Save] = [*history.standing(attempt.index), *begun]
-    known = {one.name for one in several if one.batch > resume.batch}
+    known = {commit.name for commit in history.standing(attempt.index) if commit.batch > resume.batch}
+    known |= {save.name for save in begun if save.batch > resume.batch}
     if known & history.damaged(attempt.index).keys() or any(_save_failed(past) for past in _since_last_batch(run, attempt)):
         return []
     return [

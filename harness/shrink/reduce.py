@@ -104,6 +104,7 @@ def _changes(scenario: Scenario, steps: int, full: Mapping[int, SignalFault]) ->
     yield from _fewer_steps(scenario)
     yield from _plainer_settings(scenario)
     yield from _earlier(scenario)
+    yield from _earlier_together(scenario)
     if len(scenario.world_sizes) > 1 and scenario.same_world_size:
         yield "one number of ranks", {"world_sizes": scenario.world_sizes[:1]}
     yield from _fewer_and_elsewhere(scenario, steps)
@@ -298,6 +299,21 @@ def _earlier(scenario: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
     for index, fault in enumerate(scenario.parsed_faults()):
         for other in earlier(fault):
             yield f"'{other}' for '{fault}'", _with(scenario, index, other)
+
+
+def _earlier_together(scenario: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All steps by as much: some jobs only fail if they are stopped twice at the same one, or between the same two saves."""
+    faults = scenario.parsed_faults()
+    at = {i: f.point.step for i, f in enumerate(faults) if isinstance(f, SignalFault) and isinstance(f.point, StepPoint)}
+    if len(at) < 2:
+        return
+    first = min(at.values())
+    for step in _towards(first, 1):
+        moved = [
+            replace(fault, point=StepPoint(at[index] - first + step)) if index in at else fault  # type: ignore[arg-type]
+            for index, fault in enumerate(faults)
+        ]
+        yield f"all {first - step} steps earlier", {"faults": tuple(map(str, moved))}
 
 
 def earlier(fault: Fault) -> list[Fault]:

@@ -39,9 +39,11 @@ class Bug:
 
 def _same_save(fault: str) -> str:
     """A fault without what is chance: which operation of a save, or moment of it, is cut."""
-    return re.sub(
-        r"(before|after) (write|fsync|rename) next\.tmp|E[A-Z]+ rank 0 on (write|fsync|rename|open)", "in a save", fault
+    cut, failed = (
+        r"(before|after) (write|fsync|rename|open|unlink) (next\.tmp|lock)",
+        r"E[A-Z]+ rank 0 on (write|fsync|rename|open)",
     )
+    return re.sub(f"{cut}|{failed}", "in a save", fault)
 
 
 def _kill(step: int, attempt: int = 0) -> str:

@@ -226,8 +226,8 @@ def recover(job):
         if BUG == "fallback-pinned" and skipped:
             put("newest", name)
             put("fell-back", "yes")
-        if BUG == "recovery-removes" and left:
-            remove(name)
+        if BUG == "recovery-removes" and left and len(checkpoints()) == 1:
+            remove(name)  # were there others, what is left in the end would show it after a single fault
         if BUG == "quarantine-scanned" and left:
             os.replace(path(left[0]), path(f"ckpt-{number(name) + SAVE_EVERY:03d}.old"))
         return name, skipped

@@ -73,7 +73,7 @@ def test_a_trainer_that_did_not_get_so_far_is_judged_elsewhere(tmp_path):
 
 
 def written_anew(tmp_path, then, now):
-    """The newest was damaged before attempt 1, which wrote a file of that name, was cut before it said so, and is read in attempt 2."""
+    """The newest is damaged before attempt 1, which writes it anew, is cut before it says so; attempt 2 reads it."""
     first = attempt(0, 1, 14, path=tmp_path)
     second = attempt(1, 9, 11, path=tmp_path, resumed=8, supervisor=(damaged(name_of(12)),))
     third = attempt(2, 13, STEPS, path=tmp_path, resumed=12, ended=True)

@@ -195,7 +195,7 @@ def test_what_a_foreign_job_had_replaced_is_not_owed_once_the_harness_has_delete
 
 
 def failed_save_then_early_death(tmp_path, fires=True, trains=False):
-    """A save of attempt 0 fails; attempt 1 dies before it says where it began, or after batch 15; attempt 2 goes on from batch 8."""
+    """A save of attempt 0 fails; attempt 1 dies before it says where it began, or after batch 15; then it goes on."""
     fault = "ENOSPC rank 0 on write *.tmp occurrence 9"
     first = attempt(0, 1, 14, path=tmp_path, supervisor=(fired(fault, 0),) if fires else ())
     first.supervisor[:] = [r for r in first.supervisor if r.get("step") != 12]

@@ -249,8 +249,8 @@ def test_a_job_that_fails_may_have_replaced_the_last_one_without_a_word(newer):
     assert ("last-good-lost" in kinds(retention(run, baseline()))) is not newer
 
 
-def replaced_unreported(tmp_path, *after, rotated=True, name=name_of(12)):
-    """A foreign job that commits batch 8, removes it for the one of batch 12, is cut before it says so, and what comes after that."""
+def replaced_unreported(tmp_path, *after, rotated=True, name="step-00000012.pt"):
+    """A foreign job commits batch 8, removes it for that of batch 12, is cut before it says so; and what comes after that."""
     first = attempt(0, 1, 12, path=tmp_path)
     first.supervisor[:] = [r for r in first.supervisor if not (r["event"] == "committed" and r["step"] == 12)]
     for log in first.ranks.values():

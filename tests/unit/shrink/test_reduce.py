@@ -95,3 +95,13 @@ def test_going_down_always_ends(limit):
         now, steps = simpler, steps + 1
         assert steps < limit
     assert now.faults == ()
+
+
+def test_steps_become_earlier_together():
+    """Where a job fails only if it is stopped twice at the same step, no step can become earlier alone."""
+    twice = case("sigkill all ranks at step 7 by rank 0", "sigkill all ranks at step 7 by rank 0 attempt 1")
+    both = ("sigkill all ranks at step 4 by rank 0", "sigkill all ranks at step 4 by rank 0 attempt 1")
+    assert both in [simpler.faults for simpler in reachable(twice)]
+    apart = case("sigkill all ranks at step 5", "EIO rank 0 on open x attempt 1", "sigkill all ranks at step 9 attempt 2")
+    earlier = ("sigkill all ranks at step 3", "EIO rank 0 on open x attempt 1", "sigkill all ranks at step 7 attempt 2")
+    assert earlier in [simpler.faults for simpler in reachable(apart)]
