@@ -220,24 +220,24 @@ def holding(folder, *modules):
     return process, Path(process.stdout.readline().strip())
 
 
-def test_what_a_killed_session_leaves_is_removed_by_the_next_one_and_nothing_else(tmp_path):
-    left, living = (holding(tmp_path) for _ in range(2))
-    others = [tmp_path / name for name in ("harness-1-0123abcd", "harness-bench-x", "harness-2-0123abcd.kept")]
+def test_what_a_killed_session_leaves_is_removed_by_the_next_one_and_nothing_else(place):
+    left, living = (holding(place) for _ in range(2))
+    others = [place / name for name in ("harness-1-0123abcd", "harness-bench-x", "harness-2-0123abcd.kept")]
     for other in others:
         other.mkdir()
     (others[1] / "in-use").touch()
     (others[2] / "in-use").touch()
-    pointed = tmp_path / "harness-3-0123abcd"
+    pointed = place / "harness-3-0123abcd"
     pointed.symlink_to(others[2])
     left[0].kill()
     left[0].wait()
-    new = holding(tmp_path)
+    new = holding(place)
     assert not left[1].exists()
     assert [path for path in (living[1], new[1], *others, pointed) if not path.exists()] == []
     assert (others[2] / "in-use").exists()
     for process, _ in (living, new):
         process.communicate()
-    assert holding_ends_with_a_sweep(tmp_path, living[1], new[1])
+    assert holding_ends_with_a_sweep(place, living[1], new[1])
     left[0].stdin.close()
     left[0].stdout.close()
 
@@ -307,7 +307,9 @@ def test_one_warm_server_serves_all_and_leaves_when_told():
     warm = session.warm()
     for _ in range(3):
         warm.connect().close()
-    named = [child for child in psutil.Process().children(recursive=True) if str(warm.session) in command_line(child)]
+    below = f"{warm.session}/"
+    everyone = psutil.Process().children(recursive=True)
+    named = [child for child in everyone if any(word.startswith(below) for word in command_line(child))]
     # A keeper is forked from the server, and the last one may not have ended yet.
     servers = [process for process in named if process.ppid() not in {other.pid for other in named}]
     assert len(servers) == 1
