@@ -101,14 +101,14 @@ def test_versions_that_differ_are_said(harness, tmp_path):
 
 @pytest.fixture
 def repository(tmp_path):
-    """Seven commits of a trainer; the third does not run, the fifth brings the bug."""
+    """Six commits of a trainer; the third does not run, the fifth brings the bug."""
     folder = write_trainer(tmp_path / "repository" / "src").parent
     git(folder, "init", "--quiet")
     names = [commit(folder, "Trains")]
     for number, model in enumerate((MODEL, MODEL, DOES_NOT_RUN, MODEL, FORGETS_VELOCITY, FORGETS_VELOCITY)):
         if number:
             write_trainer(folder / "src", f"{model}\n# {number}\n")
-            names.append(commit(folder, {3: "Breaks the import", 5: "Forgets the velocity"}.get(number, f"Change {number}")))
+            names.append(commit(folder, {2: "Breaks the import", 4: "Forgets the velocity"}.get(number, f"Change {number}")))
     git(folder, "tag", "v1", names[0])
     return folder, names
 
