@@ -59,3 +59,29 @@ def test_a_link_in_the_place_of_a_file_has_no_head(case, tmp_path):
     (tmp_path / "elsewhere").write_bytes(b"one and more")
     (directory.checkpoints / "a").symlink_to(tmp_path / "elsewhere")
     assert checkpoint_files.listing(directory, directory.checkpoints)["heads"] == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "pointer"),
+    [
+        ("iter8", True),
+        ('{"latest": "iter8"}', True),
+        ("8", True),
+        ("iter4", False),
+        ("", False),
+        ("8 9", False),
+        ("iter8 " * 200, False),
+    ],
+)
+def test_a_few_bytes_that_name_another_entry_are_a_pointer(tmp_path, content, pointer):
+    (tmp_path / "iter8").mkdir()
+    (tmp_path / "latest").write_text(content)
+    assert checkpoint_files.is_pointer(tmp_path, "latest") is pointer
+    assert not checkpoint_files.is_pointer(tmp_path, "iter8")
+
+
+def test_a_link_is_a_pointer_and_bytes_that_are_no_text_are_none(tmp_path):
+    (tmp_path / "iter8").write_bytes(b"\xff\xfe")
+    (tmp_path / "latest").symlink_to("iter8")
+    assert checkpoint_files.is_pointer(tmp_path, "latest")
+    assert not checkpoint_files.is_pointer(tmp_path, "iter8")

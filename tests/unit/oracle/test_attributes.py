@@ -192,3 +192,19 @@ def test_values_are_told_as_people_write_them():
         "0xzz",
     ]
     assert SAVE_EVERY < STEPS
+
+
+@pytest.mark.parametrize(("more", "found"), [({}, ["counters"]), ({"background": True}, []), ({"pointer": True}, [])])
+def test_saves_after_other_batches_are_felt(more, found):
+    run, golden = watched_case()
+    for log in (*golden.ranks.values(), *run.attempts[1].ranks.values()):
+        place = 0
+        for record in log.records:
+            place = record["batch"] if record["event"] == "batch" else place
+            if record["event"] == "save":
+                record["batch"] = place
+    load_of(run)["attributes"]["Stopper.patience"] = "=0"
+    assert attributes(run, golden) == []
+    for record in run.attempts[1].ranks[0].of("save", moment="begin"):
+        record.update(more, batch=record["batch"] - 1)
+    assert [one.component for one in attributes(run, golden)] == found

@@ -18,6 +18,7 @@ from histories import (
 from harness.oracle.completion import completion
 from harness.oracle.data import data
 from harness.oracle.loss import loss
+from harness.oracle.progress import progress
 from harness.oracle.state import state
 from harness.plan import make_plan
 from harness.scenario import Command
@@ -128,3 +129,30 @@ def test_another_version_may_call_the_parts_otherwise(names, found):
             record["parts"] = {"model": dict(zip("ab", values, strict=True))}
     kinds_found = {one.kind for one in state(run, golden) if one.component == "model"}
     assert kinds_found == (set(found) if names != "ab" else {"state-lost"})
+
+
+@pytest.mark.parametrize(("background", "lag", "found"), [(True, 3, []), (True, 4, ["lost-work"]), (False, 1, ["lost-work"])])
+def test_a_save_of_another_thread_may_hold_a_little_less_than_was_done_when_it_was_seen(background, lag, found):
+    run = foreign(killed_and_resumed())
+    for record in run.attempts[0].of("committed")[-1:]:
+        record.update(batch=12, **({"background": True} if background else {}))
+    for log in run.attempts[1].ranks.values():
+        log.of("resume")[0].update(batch=12 - lag, step=12 - lag)
+    assert [one.kind for one in progress(run, baseline())] == found
+
+
+@pytest.mark.parametrize(("restored", "found"), [(True, []), (False, ["gradients"])])
+def test_a_batch_that_was_saved_in_its_middle_is_compared_with_that_moment(restored, found):
+    run, golden = foreign(killed_and_resumed()), baseline()
+    for log in golden.ranks.values():
+        (load,) = run.attempts[1].ranks[log.rank].of("state", moment="load")
+        middle = {**load["digests"], "rng.torch": "in the middle", "gradients": "held"}
+        place = next(n for n, record in enumerate(log.records) if record.get("batch") == 12) + 1
+        log.records.insert(
+            place, {"event": "state", "rank": log.rank, "moment": "saving", "micro": 2, "step": 12, "digests": middle}
+        )
+        load["micro"] = 2
+        load["digests"] = {**middle, "gradients": "held" if restored else "none"}
+    for log in run.attempts[0].ranks.values():
+        log.records[:] = [record for record in log.records if record["event"] != "state"]
+    assert sorted({one.component for one in state(run, golden)}) == found
