@@ -1,7 +1,7 @@
 """Every crash point of a save, and the power cut: the states are read off a recorded run, and each is given to a real resume.
 
 Here a sample of the states, spread over all of a save, and power cuts spelled out for every format. All states of every format,
-of the recovery, and with real file systems: tests/quality/test_crash_points.py, tests/process.
+of the recovery, and with real file systems: tests/quality/test_crash_points_of_formats.py, tests/process.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def test_a_trainer_that_saves_when_it_is_asked_to_end_passes(check):
     suite = ET.parse(folder / "found.xml").getroot()
     assert (suite.get("failures"), suite.get("skipped")) == ("0", "0")
     assert int(suite.get("tests")) > 10
-    assert (folder / "found.md").read_text().startswith("## harness check: PASS")
+    assert (folder / "found.md").read_text().startswith("## harness check: ✅ PASS")
 
 
 def test_a_broken_resume_is_one_finding_that_can_be_repeated(check):

@@ -424,6 +424,13 @@ def test_no_module_is_a_drawer_for_everything():
     ] == []
 
 
+def test_every_test_file_has_a_name_of_its_own():
+    """A plain `pytest` imports test files by their bare names: two of one name are an error of collection."""
+    files = [file for folder in ("tests", "scenarios") for file in (ROOT / folder).rglob("test_*.py")]
+    names = [file.name for file in files]
+    assert sorted(str(file.relative_to(ROOT)) for file in files if names.count(file.name) > 1) == []
+
+
 # --- (g) the map of the modules
 
 
