@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +45,7 @@ from harness.scenario import Scenario, job
 from harness.session import Session
 from harness.store import RecordWriter, RunDirectory
 from harness.supervisor import AttemptRunner
+from harness.workers import run_all
 
 SCHEMA = "harness.bench/1"
 _WRITES = 5_000
@@ -232,12 +234,13 @@ def _ratio(name: str, ones: Sequence[float], others: Sequence[float]) -> Figures
     return {name: statistics.median(ratios), f"{name}_range": [min(ratios), max(ratios)]}
 
 
-def defect_rates(everything: bool, say: Say) -> Figures:
+def defect_rates(everything: bool, say: Say, jobs: int) -> Figures:
     """Runs every planted defect and the healthy jobs.
 
     Args:
         everything: all healthy combinations, not only a set in which every two settings meet.
         say: is told each case that did not come out as it must, and from time to time how far this has come.
+        jobs: cases at a time.
 
     Returns:
         `defects`: how many were `planted`, `detected` (the case failed) and `named` (kind and component are right); how many jobs
@@ -247,24 +250,28 @@ def defect_rates(everything: bool, say: Say) -> Figures:
     session = Session.new()
     try:
         bench = Workbench(folder / "runs", folder / "baselines", session.warm())
-        planted = [(name, symptoms.planted(name)) for name in DEFECTS]
+        planted: list[tuple[str | None, Scenario]] = [(name, symptoms.planted(name)) for name in DEFECTS]
         splits = symptoms.OVER_RANKS_IN
         planted += [(name, symptoms.over_ranks(*split, name)) for split in splits for name in symptoms.OVER_RANKS]
         healthy = [*map(symptoms.same_without, DEFECTS), *symptoms.healthy(everything=everything)]
         healthy += [symptoms.over_ranks(*split) for split in splits]
         say(f"{len(planted)} planted defects, {len(healthy)} healthy jobs")
         said = _every(_SAID_EVERY, len(planted) + len(healthy), say)
-        found = [said(_named(name, scenario, bench, say)) for name, scenario in planted]
-        green = [said(_green(scenario, bench, say)) for scenario in healthy]
+        wanted = planted + [(None, scenario) for scenario in healthy]
+        found: list[tuple[str | None, _Judged]] = []
+        for (name, _), outcome in run_all(partial(_judged, bench), wanted, jobs):
+            for text in outcome.said:
+                say(text)
+            found.append((name, said(outcome)))
     finally:
         session.close()
         shutil.rmtree(folder, ignore_errors=True)
     rates = {
-        "planted": len(found),
-        "detected": sum(detected for detected, _ in found),
-        "named": sum(named for _, named in found),
-        "healthy": len(green),
-        "false_alarms": green.count(False),
+        "planted": len(planted),
+        "detected": sum(outcome.detected for name, outcome in found if name),
+        "named": sum(outcome.right for name, outcome in found if name),
+        "healthy": len(healthy),
+        "false_alarms": sum(not outcome.right for name, outcome in found if not name),
     }
     return {"defects": rates}
 
@@ -310,34 +317,34 @@ def _every(number: int, total: int, say: Say) -> Callable[[Outcome], Outcome]:
     return said
 
 
-def _named(name: str, scenario: Scenario, bench: Workbench, say: Say) -> tuple[bool, bool]:
-    """Whether a planted defect was detected, and whether it was named rightly."""
-    wanted = DEFECTS[name]
-    verdict = _judged(scenario, bench, say)
-    if verdict is None:
-        return False, False
-    right = verdict.kind == wanted.kind and wanted.component in (verdict.component, verdict.component.partition(".")[0])
-    if not right:
-        say(f"{scenario.name}: expected {wanted.kind} of {wanted.component}, {_found(verdict)}")
-    return verdict.outcome == "FAIL", right
+@dataclass(frozen=True)
+class _Judged:
+    """What a case has come to: whether it failed, whether that is what it must, and what is to be said if it is not."""
+
+    detected: bool
+    right: bool
+    said: tuple[str, ...]
 
 
-def _green(scenario: Scenario, bench: Workbench, say: Say) -> bool:
-    verdict = _judged(scenario, bench, say)
-    if verdict is not None and verdict.outcome != "PASS":
-        say(f"{scenario.name}: expected PASS, {_found(verdict)}")
-    return verdict is not None and verdict.outcome == "PASS"
+def _judged(bench: Workbench, case: tuple[str | None, Scenario]) -> _Judged:
+    """Runs a case: a planted defect by its name, or with none a healthy job. Its files are removed.
 
-
-def _judged(scenario: Scenario, bench: Workbench, say: Say) -> Verdict | None:
-    """The verdict of a case, whose files are removed; None, once that is said, if there is none: hundreds of others follow."""
+    A case without a verdict is a wrong one, and said: hundreds of others follow.
+    """
+    name, scenario = case
+    expected = "PASS" if name is None else f"{DEFECTS[name].kind} of {DEFECTS[name].component}"
     try:
         verdict, directory = run_case(scenario, bench)
     except HarnessError as error:
-        say(f"{scenario.name}: expected a verdict, found none: {error}")
-        return None
+        return _Judged(False, False, (f"{scenario.name}: expected {expected}, found no verdict: {error}",))
     shutil.rmtree(directory.path)
-    return verdict
+    if name is None:
+        right = verdict.outcome == "PASS"
+    else:
+        wanted = DEFECTS[name]
+        right = verdict.kind == wanted.kind and wanted.component in (verdict.component, verdict.component.partition(".")[0])
+    said = () if right else (f"{scenario.name}: expected {expected}, {_found(verdict)}",)
+    return _Judged(verdict.outcome == "FAIL", right, said)
 
 
 def _found(verdict: Verdict) -> str:

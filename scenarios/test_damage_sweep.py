@@ -2,7 +2,7 @@
 
 What must hold: whatever was cut, flipped, zeroed, exchanged, deleted or taken from another step, the job names the checkpoint,
 passes it over, and resumes exactly from the one before. Here a seeded sample with something of every kind; all of them:
-tests/quality/test_damages_of_formats.py. Red control: a trainer that does not compare its checksums takes flipped bits for weights.
+tests/quality/test_damages_of_formats.py. Red control: a trainer that compares no checksum takes flipped bits for weights.
 """
 
 from __future__ import annotations

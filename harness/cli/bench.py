@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -22,7 +23,7 @@ _LEAST_NAMED = 0.95
 @click.option(
     "--kinds", is_flag=True, help="Instead: run the trainers that have a kind of the reported defects, print rates per kind."
 )
-@click.option("--everything", is_flag=True, help="With --defects: all combinations of healthy settings (half an hour or more).")
+@click.option("--everything", is_flag=True, help="With --defects: all combinations of healthy settings (an hour or more).")
 def bench(
     json_file: Path | None,
     cases: str,
@@ -54,7 +55,7 @@ def bench(
     if kinds:
         return _kinds(json_file)
     if defects:
-        figures = defect_rates(everything, lambda text: click.echo(text, err=True))
+        figures = defect_rates(everything, lambda text: click.echo(text, err=True), _at_a_time())
         rates = figures["defects"]
         click.echo(f"named correctly / planted: {rates['named']} / {rates['planted']}")
         click.echo(f"false alarms / healthy:    {rates['false_alarms']} / {rates['healthy']}")
@@ -71,14 +72,17 @@ def bench(
     return EXIT_PASS
 
 
-def _kinds(json_file: Path | None) -> int:
-    import os
+def _at_a_time() -> int:
+    """How many cases: one more than there are processors, since each waits for files now and then."""
+    return (os.cpu_count() or 1) + 1
 
+
+def _kinds(json_file: Path | None) -> int:
     from harness.bench import kind_rates, to_json
     from harness.kinds import FOLDER
     from harness.report.tables import kinds_table
 
-    figures = kind_rates(lambda text: click.echo(text, err=True), FOLDER, (os.cpu_count() or 1) + 1)
+    figures = kind_rates(lambda text: click.echo(text, err=True), FOLDER, _at_a_time())
     kinds_table(figures)
     if json_file:
         write(json_file, to_json(figures))
