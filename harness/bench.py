@@ -291,6 +291,8 @@ def kind_rates(say: Say, folder: Path, jobs: int) -> Figures:
         UsageError: there are none in the folder, or a list is wrong.
     """
     cases = kinds.read_kinds(folder)
+    # Their `torchrun` is the one beside this interpreter, whether or not its environment was activated.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     work = Path(tempfile.mkdtemp(prefix="harness-bench-"))
     session = Session.new()
     try:
