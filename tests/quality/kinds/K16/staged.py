@@ -19,6 +19,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 buffers = {name: torch.empty_like(value) for name, value in model.named_parameters()}
 momenta = {name: torch.empty_like(value) for name, value in model.named_parameters()}
 lock, writer = threading.Lock(), None
+weights_written = threading.Event()
 
 
 def write(step):
@@ -26,6 +27,7 @@ def write(step):
         folder = args.out / f"incoming-{step}"
         folder.mkdir(exist_ok=True)
         torch.save(buffers, folder / "weights.pt")
+        weights_written.set()
         time.sleep(0.7)  # the link to the storage
         torch.save({"momenta": momenta, "step": step}, folder / "optimizer.pt")
         folder.rename(args.out / f"ckpt-{step}")
@@ -38,8 +40,11 @@ def save(step):
     for name, value in model.named_parameters():
         buffers[name].copy_(value.detach())
         momenta[name].copy_(optimizer.state[value]["momentum_buffer"])
+    weights_written.clear()
     writer = threading.Thread(target=write, args=(step,))
     writer.start()
+    if step == 3:
+        weights_written.wait()  # the first save is watched: its weights are in the file
 
 
 step = 0
