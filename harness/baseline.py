@@ -59,6 +59,9 @@ _COMPARED = (
 )
 # Field of a `state` record → what stands before its names among the noise.
 _NOISY = {"digests": "", "averages": "averages.", "generators": "generators.", "attributes": "attributes."}
+# Nothing is done to an uninterrupted run, so a slow one says only that the machine is busy: it is waited for three times as long
+# as for an attempt, where that is not longer than this.
+_PATIENCE, _PATIENT_S = 3, 270.0
 _NOT_IN_THE_NUMBERS = ("format", "on_save_error", "reshard", "collective_timeout_s", "workers")
 
 
@@ -84,6 +87,7 @@ def golden_scenario(scenario: Scenario, launch: Launch = "cold") -> Scenario:
         "world_sizes": scenario.world_sizes[:1],
         "expect": "resumes",
         "max_attempts": 1,
+        "deadline_s": max(scenario.deadline_s, min(_PATIENCE * scenario.deadline_s, _PATIENT_S)),
     }
     workload = scenario.workload
     if isinstance(workload, Command) and workload.probe:
@@ -250,7 +254,7 @@ def _why_not(attempt: Path, logs: dict[int, RankLog], plan: Plan) -> str:
     hung = any(record.get("kind") == "hang" for record in exits)
     failed = next((record for record in exits if record.get("code") != 0), None)
     if hung:
-        ending = f"it was still running after {plan.scenario.deadline_s:g} s, which is as long as an attempt may take"
+        ending = f"it was still running after {plan.scenario.deadline_s:g} s, which is as long as it may take"
     elif failed is not None:
         ending = f"it ended with {failed.get('signal') or 'exit code ' + str(failed.get('code'))}"
     elif not any(log.batches for log in logs.values()):

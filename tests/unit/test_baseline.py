@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.baseline import cache_key, first_difference, other_number
+from harness.baseline import cache_key, first_difference, golden_scenario, other_number
 from harness.scenario import Command, Reference, Scenario
 from harness.store import RankLog
 
@@ -118,3 +118,9 @@ def test_what_runs_leave_behind_and_what_is_installed_makes_no_other_baseline(jo
 def test_a_script_that_is_not_there_yet_is_no_error(tmp_path):
     workload = Command(command=("python", "no-such.py"), directory=str(tmp_path / "nowhere"))
     assert cache_key(Scenario(name="job", workload=workload))
+
+
+@pytest.mark.parametrize(("attempt_s", "golden_s"), [(2.0, 6.0), (90.0, 270.0), (200.0, 270.0), (600.0, 600.0)])
+def test_an_uninterrupted_run_is_waited_for_longer_since_nothing_is_done_to_it(attempt_s, golden_s):
+    scenario = Scenario(workload=Reference(), deadline_s=attempt_s)
+    assert golden_scenario(scenario).deadline_s == golden_s
