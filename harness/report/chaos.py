@@ -89,7 +89,7 @@ def chaos_json(command: Sequence[str], found: Found) -> dict[str, Any]:
         "harness": __version__,
         "command": list(command),
         "seed": found.request.seed,
-        "baseline": {"steps": found.steps, "deterministic": bool(found.steps)},
+        "baseline": {"steps": found.steps, "deterministic": True if found.steps else None},
         "summary": {
             **{key: found.count(key.upper()) for key in ("pass", "fail", "inconclusive")},
             "cases_per_min": 60 * len(found.ran) / found.used_s if found.used_s else None,

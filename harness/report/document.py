@@ -99,10 +99,10 @@ class FoundRow(_Row):
 
 
 class BaselineRow(_Row):
-    """The uninterrupted run."""
+    """The uninterrupted run; `deterministic` is None where there was none."""
 
     steps: int | None = None
-    deterministic: bool = True
+    deterministic: bool | None = None
 
 
 class SummaryRow(_Row):

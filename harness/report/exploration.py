@@ -128,7 +128,10 @@ def check_json(command: Sequence[str], check: Check) -> dict[str, Any]:
         "seed": check.request.scenario.seed,
         "baseline": {
             "steps": check.steps or getattr(check.request.scenario.workload, "steps", None),
-            "deterministic": not any(exploration.inconclusive for exploration in explorations),
+            # null: there was no uninterrupted run that anything is known of.
+            "deterministic": not any(exploration.inconclusive for exploration in explorations)
+            if check.steps or explorations
+            else None,
         },
         "summary": {**counts, "cases_per_min": 60 * len(cases) / check.took_s if check.took_s else None},
         "coverage": [_coverage(part) for part in check.parts],

@@ -155,6 +155,7 @@ def _beside(documents: Sequence[Document]) -> Document:
     }
     longest = max(took) if took else None
     same = all(one.command == first.command or _work(one) == _work(first) for one in documents)
+    known = [one.baseline.deterministic for one in documents]
     facts = {
         **lists,
         "command": first.command if same else (),
@@ -163,7 +164,9 @@ def _beside(documents: Sequence[Document]) -> Document:
         "took_s": longest,  # they ran at the same time
         "recording_s": max((one.recording_s or 0.0 for one in documents), default=0.0),
         "shard": "",
-        "baseline": first.baseline.model_copy(update={"deterministic": all(one.baseline.deterministic for one in documents)}),
+        "baseline": first.baseline.model_copy(
+            update={"deterministic": False if False in known else None if None in known else True}
+        ),
         "summary": summary_of(cases, longest),
         "cases": cases,
         "parts": _parts(documents, cases, coverage),

@@ -13,7 +13,7 @@ from on_disk import diverging, named, write_run
 
 from harness.errors import UsageError
 from harness.report.checked import grouped
-from harness.report.document import CaseRow, Document, PartRow, summary_of, to_text
+from harness.report.document import BaselineRow, CaseRow, Document, PartRow, summary_of, to_text
 from harness.report.history import add_night, in_order, night_of, read_history
 from harness.report.junit import junit
 from harness.report.merge import combine, merge
@@ -56,6 +56,14 @@ def test_shares_together_have_the_totals_of_the_whole(count):
     assert [(one.kind, sorted(one.seen)) for one in merged.findings] == [(one.kind, sorted(one.seen)) for one in whole.findings]
     counts = [{key: ET.fromstring(junit(one)).get(key) for key in ("tests", "failures", "skipped")} for one in (whole, merged)]
     assert counts[0] == counts[1] == {"tests": "20", "failures": "5", "skipped": "5"}
+
+
+@pytest.mark.parametrize(
+    ("known", "whole"), [((True, True), True), ((True, None), None), ((None, False), False), ((False, True), False)]
+)
+def test_a_job_is_deterministic_where_every_share_knows_it(known, whole):
+    documents = [document(CASES[:2], baseline=BaselineRow(steps=8, deterministic=one)) for one in known]
+    assert merge(stored(*documents).documents).baseline.deterministic is whole
 
 
 def test_a_missing_share_is_no_pass():
