@@ -37,13 +37,22 @@ class Bug:
         return same == [_same_save(fault) for fault in self.smallest]
 
 
+WRITES_OF_A_SAVE = 2  # trainer.py writes a file in two halves
+
+
 def _same_save(fault: str) -> str:
-    """A fault without what is chance: which operation of a save, or moment of it, is cut."""
+    """A fault without what is chance: which operation of a save, or moment of it, is cut; the number of the save is kept."""
     cut, failed = (
-        r"(before|after) (write|fsync|rename|open|unlink) (next\.tmp|lock)",
-        r"E[A-Z]+ rank 0 on (write|fsync|rename|open)",
+        r"(?:before|after) (write|fsync|rename|open|unlink) (?:next\.tmp|lock)",
+        r"E[A-Z]+ rank 0 on (write|fsync|rename|open)(?: next\.tmp)?",
     )
-    return re.sub(f"{cut}|{failed}", "in a save", fault)
+    return re.sub(f"(?:{cut}|{failed})(?: occurrence (\\d+))?", _in_save, fault)
+
+
+def _in_save(found: re.Match[str]) -> str:
+    operation, time = found[1] or found[2], int(found[3] or 1)
+    save = -(-time // WRITES_OF_A_SAVE) if operation == "write" else time
+    return f"in save {save}"
 
 
 def _kill(step: int, attempt: int = 0) -> str:
