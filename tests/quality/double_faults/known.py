@@ -81,12 +81,6 @@ BUGS = {
         Bug("lock-left", "resume-crashed", "process", (_CUT, f"{_CUT} attempt 1")),
         Bug("tmp-appended", "bad-refusal", _FILES, (_CUT, _kill(4, 1))),
         Bug("fallback-pinned", "lost-work", _FILES, (_kill(7), "truncate newest to byte 0", _kill(7, 1))),
-        Bug(
-            "makes-room",
-            "last-good-lost",
-            _FILES,
-            ("EIO rank 0 on fsync next.tmp occurrence 2", "EIO rank 0 on fsync next.tmp occurrence 3", _kill(10)),
-        ),
     )
 }
 

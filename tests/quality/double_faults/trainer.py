@@ -1,4 +1,4 @@
-"""A training job without torch that resumes exactly, and twelve ways in which it does not once two things have gone wrong.
+"""A training job without torch that resumes exactly, and eleven ways in which it does not once two things have gone wrong.
 
 `python trainer.py CKPT [BUG]`: 12 steps, a checkpoint after every third, the last two are kept. It writes the event log
 (docs/event-log.md) by itself. Without a BUG it survives whatever `harness chaos` does; with one it survives any single fault.
@@ -41,7 +41,6 @@ class Job:
         self.scale, self.warm = 16.0, 0  # grows while it trains; steps of the warm-up that are done
         self.resumed_from = None  # the state as it was loaded
         self.resumes = 0  # of this job, as far as its checkpoints know
-        self.failed_saves = 0
         self.leave_out = 0
 
     def state(self):
@@ -170,13 +169,7 @@ def save(job, emergency=False):
         put(name, hashlib.sha256(body.encode()).hexdigest() + "\n" + body, "next.tmp")
     except OSError as error:
         say("save", moment="failed", step=job.step, checkpoint=name, error=str(error))
-        if BUG != "makes-room":
-            raise
-        job.failed_saves += 1
-        if job.failed_saves > 1:
-            for old in checkpoints():
-                remove(old)
-        return
+        raise
     if BUG == "lock-left":
         remove("lock")
     if BUG == "fallback-pinned" and not os.path.exists(path("fell-back")):
@@ -206,7 +199,7 @@ def candidates():
     if BUG == "fallback-pinned" and os.path.exists(path("fell-back")):
         with open(path("newest")) as file:
             pinned = file.read()
-        names = [name for name in names if name == pinned] or names
+        names.sort(key=lambda name: name != pinned)
     return names
 
 
