@@ -88,7 +88,7 @@ BUGS = {
 def job(bug: str = "") -> Scenario:
     """The trainer as a job of its own; `-S` starts Python in a third of the time."""
     words = ("{python}", "-S", "trainer.py", "{ckpt}", *([bug] if bug else []))
-    workload = Command(command=words, directory=str(FOLDER), steps=12, save_every=3)
+    workload = Command(command=words, directory=str(FOLDER), steps=14, save_every=3)
     return Scenario(name=f"double-{bug or 'healthy'}", workload=workload, world_sizes=(1,), launch="cold", deadline_s=60.0)
 
 
