@@ -1,7 +1,8 @@
 """A training job without torch that resumes exactly, and eleven ways in which it does not once two things have gone wrong.
 
-`python trainer.py CKPT [BUG]`: 14 steps, a checkpoint after every third (whatever it resumes from, a step follows), the last two
-are kept. It writes the event log (docs/event-log.md) by itself. Without a BUG it survives whatever `harness chaos` does; with one it survives any single fault.
+`python trainer.py CKPT [BUG]`: 14 steps, a checkpoint after every third (whatever it resumes from, a step follows), of which the
+last two are kept. It writes the event log (docs/event-log.md) by itself. Without a BUG it survives whatever `harness chaos` does;
+with one it survives any single fault.
 """
 
 from __future__ import annotations
