@@ -144,7 +144,10 @@ def without(scenario: Scenario, dropped: set[int]) -> dict[str, Any]:
 
 
 def _fewer_and_elsewhere(scenario: Scenario, steps: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Without a fault, and another at another step or occurrence: an attempt that is gone has moved all that follows."""
+    """Without a fault, and another as a kill, or at another step or occurrence.
+
+    An attempt that is gone has moved all that follows, and what a request has saved is not there after a kill.
+    """
     count = len(scenario.faults)
     dropped = [{index} for index in range(count)] + [set(two) for two in itertools.combinations(range(count), 2)]
     for gone in dropped if count > 2 else ():
@@ -161,10 +164,11 @@ def _fewer_and_elsewhere(scenario: Scenario, steps: int) -> Iterator[tuple[str, 
 def _elsewhere(fault: Fault, steps: int) -> list[Fault]:
     if not isinstance(fault, SignalFault):
         return []
+    kill = [replace(fault, signal="sigkill")] if fault.signal != "sigkill" else []
     if isinstance(fault.point, StepPoint):
-        return [replace(fault, point=StepPoint(step)) for step in _early(steps) if step != fault.point.step]
+        return kill + [replace(fault, point=StepPoint(step)) for step in _early(steps) if step != fault.point.step]
     numbers = [number for number in range(1, _OCCURRENCES_TRIED + 1) if number != fault.point.occurrence]
-    return [replace(fault, point=replace(fault.point, occurrence=number)) for number in numbers]
+    return kill + [replace(fault, point=replace(fault.point, occurrence=number)) for number in numbers]
 
 
 # -- fewer ranks

@@ -274,7 +274,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
     while job.step < STEPS:
         job.train()
-        if asked:
+        if asked and job.step < STEPS:  # a job that is done need not be asked
             save(job, emergency=True)
             return 143
         if job.step % SAVE_EVERY == 0:

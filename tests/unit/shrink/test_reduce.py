@@ -105,3 +105,10 @@ def test_steps_become_earlier_together():
     apart = case("sigkill all ranks at step 5", "EIO rank 0 on open x attempt 1", "sigkill all ranks at step 9 attempt 2")
     earlier = ("sigkill all ranks at step 3", "EIO rank 0 on open x attempt 1", "sigkill all ranks at step 7 attempt 2")
     assert earlier in [simpler.faults for simpler in reachable(apart)]
+
+
+def test_a_request_becomes_a_kill_together_with_what_it_made_necessary():
+    """What the request has saved had to be deleted again; one without the other shows nothing."""
+    asked = case("sigkill all ranks at step 4", "sigterm all ranks at step 4 attempt 1", "delete newest attempt 2")
+    found = {tuple(scenario.faults) for _, scenario in candidates(asked, 12)}
+    assert ("sigkill all ranks at step 4", "sigkill all ranks at step 4 attempt 1") in found
