@@ -57,17 +57,22 @@ def _in_save(found: re.Match[str]) -> str:
     return f"in save {save}"
 
 
+def _at(signal: str, step: int, attempt: int) -> str:
+    return f"{signal} all ranks at step {step} by rank 0" + (f" attempt {attempt}" if attempt else "")
+
+
 def _kill(step: int, attempt: int = 0) -> str:
-    return f"sigkill all ranks at step {step} by rank 0" + (f" attempt {attempt}" if attempt else "")
+    return _at("sigkill", step, attempt)
 
 
-def _term(step: int, attempt: int) -> str:
-    return f"sigterm all ranks at step {step} by rank 0 attempt {attempt}"
+def _term(step: int, attempt: int = 0) -> str:
+    return _at("sigterm", step, attempt)
 
 
 # A save that goes wrong in the second attempt: the next one in its time, or earlier, one that is asked for.
 _SAVED_AGAIN = (_kill(4), _kill(7, 1))
 _ASKED_AGAIN = (_kill(4), _term(4, 1))
+_TORN = "sigkill all ranks before write restarts by rank 0 attempt 1"
 _CUT = "sigkill all ranks before fsync next.tmp by rank 0"
 _CUT_SECOND = "sigkill all ranks before fsync next.tmp occurrence 2 by rank 0"
 _FILES = "checkpoint-files"
@@ -83,7 +88,8 @@ BUGS = {
             "restarts-torn",
             "resume-crashed",
             "process",
-            (_kill(4), "sigkill all ranks before write restarts by rank 0 attempt 1"),
+            (_kill(4), _TORN),
+            ((_term(1), _TORN),),
         ),
         Bug("recovery-removes", "last-good-lost", _FILES, (_CUT_SECOND, _kill(4, 1))),
         Bug("quarantine-scanned", "restarted-from-scratch", _FILES, (_CUT_SECOND, _kill(4, 1))),
