@@ -216,7 +216,7 @@ def recover(job):
     skipped = []
     for name in candidates():
         if name.endswith(".old"):
-            return None, [{"path": name, "reason": "put away by an earlier start"}]
+            return None, [{"path": other, "reason": "put away by an earlier start, or older"} for other in candidates()]
         try:
             job.restore(read_checkpoint(name))
         except (ValueError, OSError) as error:
