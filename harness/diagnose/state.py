@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from harness.diagnose.evidence import Digests, Evidence
+from harness.oracle.attributes import held, names_in, text_of
 from harness.oracle.diagnosis import Pattern
 from harness.oracle.finding import numbers_text
 
 # Parts of one sort, of which one can be taken for another: the moments of the optimizer, the weights.
 _SORTS = ("optimizer.", "model.", "buffers.", "ema.")
 _SHOWN = 3
+_DIGITS = 24
 
 
 def wrong_parts(evidence: Evidence) -> tuple[str, ...]:
@@ -52,6 +54,24 @@ def _new_parts(evidence: Evidence, component: str, ranks: list[int]) -> list[str
             return []
         names |= set(wrong)
     return sorted(names)
+
+
+def begun_anew(evidence: Evidence) -> list[Pattern]:
+    """`fresh`, of a variable: it has the value that it had before the first batch of the uninterrupted run."""
+    found = []
+    for cause in evidence.causes:
+        log = evidence.baseline.ranks.get(cause.rank or 0)
+        first = next(held(log), None) if log is not None else None
+        if cause.oracle != "attributes" or cause.late or first is None or first.batch:
+            continue
+        new = {name: text_of(value) for values in first.values.values() for name, value in values.items()}
+        names = [name for name in sorted(new) if new[name] == cause.found and name in names_in(cause.message)]
+        if names and cause.found != cause.expected:
+            text = f"the variable {names[0]} has the value of a new job, as if it had been left out"
+            found.append(
+                _pattern("fresh", cause.component, text, f"{cause.found[:_DIGITS]} instead of {cause.expected[:_DIGITS]}")
+            )
+    return found
 
 
 def missing(evidence: Evidence) -> list[Pattern]:
@@ -283,6 +303,7 @@ def _pattern(name: str, component: str, text: str, evidence: str) -> Pattern:
 
 PATTERNS: tuple[Callable[[Evidence], list[Pattern]], ...] = (
     fresh,
+    begun_anew,
     missing,
     other_save,
     other_rank,

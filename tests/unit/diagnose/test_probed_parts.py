@@ -64,3 +64,33 @@ def test_parts_of_which_only_one_side_speaks_tell_nothing():
     for record in found.run.attempts[1].ranks[0].of("state"):
         del record["parts"]
     assert found.diagnosis().parts == ()
+
+
+def with_variables(value: str, *, late: bool = False) -> Case:
+    """The same job, which says what its variables hold: `patience` is 0 before the first batch, and 4 at the resume."""
+    found = Case()
+    found.run = foreign(found.run)
+    for rank, log in found.golden.ranks.items():
+        first = {**log.of("state")[0], "moment": "load", "step": 0, "attributes": {"patience": "=0", "other": "=1"}}
+        log.records.insert(0, first)
+        for record in log.of("state", moment="save"):
+            record |= {"moment": "next", "attributes": {"patience": f"={record['step'] // 3}"}}
+        for record in found.run.attempts[1].ranks[rank].of("state", moment="load"):
+            record["attributes"] = {"patience": "=4" if late else value}
+        for record in found.run.attempts[1].ranks[rank].of("state", moment="save"):
+            record |= {"moment": "next", "attributes": {"patience": value}}
+    return found.felt()
+
+
+def test_a_variable_that_begins_anew_is_named_with_its_values():
+    diagnosis = with_variables("=0").diagnosis()
+    assert [(one.name, one.component) for one in diagnosis.patterns] == [("fresh", "counters")]
+    assert (
+        "the variable patience has the value of a new job, as if it had been left out (0 instead of 4)" in diagnosis.text.lower()
+    )
+    assert diagnosis.lost == ("save", "load")
+
+
+def test_a_variable_that_is_wrong_otherwise_or_later_does_not_begin_anew():
+    assert with_variables("=3").names() == []
+    assert with_variables("=0", late=True).names() == []
