@@ -191,7 +191,7 @@ def _make(scenario: Scenario, target: Path, launcher: Launcher, again: Again | N
             other = _compare(scenario, first, _run_once(plan, work / "second", launcher))
         golden = work / "golden"
         shutil.copytree(work / "first" / "attempt-000", golden)
-        logs = {name: entry for name, entry in seal_of(golden).items() if name.startswith("rank-")}
+        logs = {name: entry for name, entry in seal_of(golden).items() if name != "operations.jsonl"}
         (golden / "baseline.json").write_text(json.dumps(facts | other | {"sealed": logs}))
         golden.rename(target)
     finally:

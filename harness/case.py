@@ -25,7 +25,7 @@ from harness.oracle import noise
 from harness.oracle.verdict import Verdict
 from harness.plan import Expected, Plan, make_plan, write_expected
 from harness.scenario import Command, Launch, Scenario
-from harness.store import RunDirectory, flipped_folder, read_baseline, read_run
+from harness.store import Baseline, Run, RunDirectory, flipped_folder, read_baseline, read_run
 from harness.supervisor import run_attempts
 
 
@@ -149,7 +149,7 @@ def judge_stored(path: Path) -> Verdict:
         HarnessError: the verdict could not be saved.
     """
     run = read_run(path)
-    verdict = judge(run, read_baseline(run.directory.golden))
+    verdict = judge(run, _golden_of(run))
     problem = save_verdict(verdict, path)
     if not problem and verdict.outcome == "FAIL" and run.plan.expected is None:
         problem = _save_expected(verdict, run.directory.plan_file)
@@ -169,7 +169,15 @@ def _save_expected(verdict: Verdict, file: Path) -> str:
 def judge_again(path: Path) -> Verdict:
     """Judges a stored run, and changes nothing in it. Raises: UsageError if it is no run directory."""
     run = read_run(path)
-    return judge(run, read_baseline(run.directory.golden))
+    return judge(run, _golden_of(run))
+
+
+def _golden_of(run: Run) -> Baseline:
+    """The uninterrupted run of a stored one; where it is damaged or not there yet, one of which nothing but that is known."""
+    try:
+        return read_baseline(run.directory.golden)
+    except UsageError as error:
+        return Baseline(run.plan.scenario.world_size(0), {}, problems=tuple(error.problems))
 
 
 def save_verdict(verdict: Verdict, path: Path) -> str:

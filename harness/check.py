@@ -368,7 +368,7 @@ class Parts:
                 continue
             folder = self.folder / f"{error}-{operation}-{rank}"
             arguments = (self.request.scenario, self.bench, folder, error, operation, rank)
-            yield Part(name, search=error_loop(*arguments, jobs=self.request.jobs))
+            yield Part(name, search=error_loop(*arguments, jobs=self.request.jobs, budget_s=self._left()))
 
 
 def _what_survived(cut: RealCut) -> str:

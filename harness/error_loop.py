@@ -119,6 +119,7 @@ def error_loop(
     attempt: int = 0,
     jobs: int = 1,
     limit: int = MAX_OPERATIONS,
+    budget_s: float | None = None,
     progress: Progress = lambda *_: None,
 ) -> ErrorLoop:
     """Runs a job once per operation of a family, that operation failing.
@@ -133,14 +134,18 @@ def error_loop(
         attempt: the launch in which they do.
         jobs: runs at a time.
         limit: give up, with no verdict, if so many operations were not the end of it.
+        budget_s: start no more runs after so many seconds; without a failure there is then no verdict.
         progress: is told how many runs are done and how many fail.
     """
     began = time.monotonic()
     task = _Task(scenario, Workbench(folder, bench.baselines, bench.warm), f"{errno_name} rank {rank} on {operation} **", attempt)
     judged: list[Injected] = []
     last: Injected | None = None
-    while last is None and len(judged) < limit:
-        wave = range(len(judged) + 1, min(limit, len(judged) + (1 if jobs == 1 else _WAVE * jobs)) + 1)
+    # Within a budget no worker has a second run waiting that would begin after its end.
+    at_once = jobs if jobs == 1 or budget_s is not None else _WAVE * jobs
+    over = False
+    while last is None and len(judged) < limit and not over:
+        wave = range(len(judged) + 1, min(limit, len(judged) + at_once) + 1)
         results = [result for _, result in run_all(task, wave, jobs)]
         fired = [one.path != "" for one in results]
         end = fired.index(False) if False in fired else len(results)
@@ -148,11 +153,12 @@ def error_loop(
         last = results[end] if end < len(results) else None
         for beyond in results[end + 1 :]:
             shutil.rmtree(beyond.directory, ignore_errors=True)
+        over = budget_s is not None and time.monotonic() - began >= budget_s
         progress(len(judged), sum(one.verdict.outcome == "FAIL" for one in judged))
     causes = find_error_causes(judged, f"{errno_name} on {operation}")
     _tidy(judged, last, causes)
     what = f"{errno_name} on {operation} by rank {rank}" + (f" in attempt {attempt}" if attempt else "")
-    why = _why_not(last, limit, what)
+    why = _why_not(last, limit, what) if last is not None or not over else _out_of_time(len(judged), budget_s)
     return ErrorLoop(scenario, what, len(judged), tuple(judged), tuple(causes), why, time.monotonic() - began)
 
 
@@ -165,6 +171,11 @@ def find_error_causes(judged: Sequence[Injected], error: str) -> list[ErrorCause
             found.setdefault((one.verdict.kind or "", one.verdict.component, text), []).append(one)
     causes = [ErrorCause(*key, len(members), members[0]) for key, members in found.items()]
     return sorted(causes, key=lambda cause: -cause.num_cases)
+
+
+def _out_of_time(done: int, budget_s: float | None) -> str:
+    times = f"{done} run{'s' * (done != 1)}"
+    return f"the budget of {budget_s or 0:.0f} s ended after {times}, and the fault still fired: give more time for the rest"
 
 
 def _why_not(last: Injected | None, limit: int, what: str) -> str:

@@ -417,7 +417,8 @@ def read_baseline(path: Path) -> Baseline:
         sealed = facts.get("sealed")
         problems = seal.broken_files(path, sealed) if isinstance(sealed, dict) else []
         noise = frozenset(map(str, facts.get("noise", ())))
-        said, _ = read_records(path / "attempt.jsonl")
+        said, unread = read_records(path / "attempt.jsonl")
+        problems += unread
         left = _files_in([record for record in said if (record["event"], record.get("moment")) == ("files", "end")])
         other = str(facts.get("other_launch", ""))
         return Baseline(world_size, read_rank_logs(path), unstable, noise, other, left, read_flipped(path), tuple(problems))

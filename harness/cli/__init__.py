@@ -6,6 +6,7 @@ machine that cannot do it, 5 what a replay file is kept for is not shown, 130 in
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 
@@ -40,6 +41,9 @@ for _command in (
 
 def main(arguments: list[str] | None = None) -> None:
     """The console script. An error of the user is shown as text, one of ours with its traceback; neither is hidden."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file name may be no text at all
     try:
         code = cli.main(arguments, prog_name="harness", standalone_mode=False)
     except click.exceptions.Abort:

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.diagnose.evidence import Evidence
+from harness.diagnose.state import wrong_parts
 from harness.oracle.diagnosis import Pattern
+from harness.oracle.state import is_probed
 
 FAMILY = "curve"
 
@@ -20,11 +22,16 @@ def half_of_a_step(evidence: Evidence) -> list[Pattern]:
     """`forward-state`, `update-state`: the first loss after the resume is wrong, or only those after it are."""
     golden = evidence.golden_batches
     pairs = [(batch, golden[batch.batch]) for batch in evidence.after if batch.batch in golden]
-    if evidence.attempt.index == 0 or evidence.moved or len(pairs) < 2 or evidence.causes or evidence.component != "none":
+    named = evidence.component != "none" or any(one.component != "none" for one in evidence.causes)
+    if evidence.attempt.index == 0 or evidence.moved or len(pairs) < 2 or named:
         return []
     equal = [found.loss == due.loss and found.global_loss == due.global_loss for found, due in pairs]
     if not equal[0]:
         text = "something that the forward pass uses was lost: weights, buffers, data or generators"
+        if _digested_right(evidence):
+            text = (
+                "something that the forward pass uses was lost, and no digest covers it: a counter or statistic of the job's own"
+            )
         return [
             Pattern(
                 "forward-state", FAMILY, "none", text, f"the first loss after the resume, of batch {pairs[0][0].batch}, differs"
@@ -35,6 +42,12 @@ def half_of_a_step(evidence: Evidence) -> list[Pattern]:
         seen = f"the loss of batch {pairs[0][0].batch} is right to the last bit, that of batch {pairs[1][0].batch} is not"
         return [Pattern("update-state", FAMILY, "none", text, seen)]
     return []
+
+
+def _digested_right(evidence: Evidence) -> bool:
+    """Whether everything that is digested was right when a job that is watched from inside began that forward pass."""
+    loaded = evidence.loaded
+    return is_probed(evidence.run) and bool(loaded) and all(evidence.expected(r) for r in loaded) and not wrong_parts(evidence)
 
 
 PATTERNS: tuple[Callable[[Evidence], list[Pattern]], ...] = (half_of_a_step,)

@@ -7,7 +7,8 @@ Not responsible for: what they mean (the patterns), or what is wrong (`harness.o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 from harness.oracle.finding import Finding
@@ -21,6 +22,8 @@ Samples = tuple[int, ...]
 # Moments of a `state` record (docs/event-log.md): before anything was loaded, as read from the file, after the load, at a save, …
 START, FILE, LOAD = "start", "file", "load"
 _LATER = ("save", "next", "saving", "end")
+# How the probe names the parts of a component: `0:0.layer.weight.exp_avg`, `0.layer.weight`; the options of a group `0.1`.
+_FIRST, _GROUP = re.compile(r"^(0:)?0\.(?=.)"), re.compile(r"0\.\d+")
 
 
 class Evidence:
@@ -111,15 +114,32 @@ class Evidence:
     @cached_property
     def golden_states(self) -> dict[int, dict[int, Digests]]:
         """Batches done → per rank, what the uninterrupted run held then (of several moments of one batch the first)."""
+        return {batch: self._read(found, self.baseline.world_size) for batch, found in self._golden_records.items()}
+
+    @cached_property
+    def _golden_records(self) -> dict[int, dict[int, Record]]:
         records: dict[tuple[int, int], dict[int, Record]] = {}
         for rank, log in self.baseline.ranks.items():
             counts: dict[int, int] = {}
             for batch, record in states(log, 0, ("save", "next", "end")):
                 place = counts[batch] = counts.get(batch, -1) + 1
                 records.setdefault((batch, place), {})[rank] = record
-        return {
-            batch: self._read(found, self.baseline.world_size) for (batch, place), found in sorted(records.items()) if place == 0
-        }
+        return {batch: found for (batch, place), found in sorted(records.items()) if place == 0}
+
+    @cached_property
+    def probed_parts(self) -> dict[int, tuple[Digests, Digests]]:
+        """Of a job that is watched from inside: per rank, its named parts as they should be and as they were after the load.
+
+        Of components of which both say their parts; `optimizer.exp_avg` of parameter `2.weight` is `optimizer.2.weight.exp_avg`.
+        """
+        if self.moved or self.resume is None or not self._repeats:
+            return {}
+        due, found = self._golden_records.get(self.resume.batch, {}), {}
+        for rank, log in self.attempt.ranks.items():
+            one, other = _parts(due.get(rank)), _parts(next(iter(log.of("state", moment=LOAD)), None))
+            both = one.keys() & other.keys()
+            found[rank] = (_named(one, both), _named(other, both))
+        return found
 
     @property
     def golden(self) -> dict[int, Digests]:
@@ -165,6 +185,22 @@ class Evidence:
         # Every rank of another number sees the same whole; the first one's view stands for those that are new.
         return {rank: whole.get(rank, whole[min(whole)]) for rank in range(self.attempt.world_size)} if whole else {}
 
+    @cached_property
+    def new_parts(self) -> dict[int, Digests]:
+        """Of a job that is watched from inside: per rank, its named parts before its first batch."""
+        found = {}
+        for rank, log in self.baseline.ranks.items() if self._repeats else ():
+            parts = _parts(next(iter(log.of("state", moment=LOAD)), None))
+            found[rank] = _named(parts, parts)
+        return found
+
+    def wrong_parts_of(self, rank: int) -> tuple[str, ...]:
+        """The named parts that a rank has otherwise after the load, of a job that is watched from inside."""
+        due, found = self.probed_parts.get(rank, ({}, {}))
+        wrong = {name for name in due.keys() | found.keys() if due.get(name) != found.get(name)}
+        # That a parameter has another set of moments is told by these.
+        return tuple(sorted(name for name in wrong if not any(other.startswith(f"{name}.") for other in wrong)))
+
     # -- numbers -------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -197,6 +233,24 @@ def states(log: RankLog, start: int, moments: Sequence[str]) -> list[tuple[int, 
         elif record["event"] == "state" and record.get("moment") in moments:
             found.append((batch, record))
     return found
+
+
+def _parts(record: Record | None) -> dict[str, Digests]:
+    """Component → name → first digits of a digest, as the probe says them."""
+    said = (record or {}).get("parts")
+    parts = said if isinstance(said, dict) else {}
+    return {
+        str(name): {str(k): str(v) for k, v in part.items()} for name, part in parts.items() if isinstance(part, dict) and part
+    }
+
+
+def _named(parts: Mapping[str, Digests], components: Collection[str]) -> Digests:
+    return {f"{component}.{_plain(name)}": text for component in components for name, text in parts[component].items()}
+
+
+def _plain(name: str) -> str:
+    """Without the numbers of the first optimizer and the first model, which are the only ones of most jobs."""
+    return _FIRST.sub("", name) if ":" in name or not _GROUP.fullmatch(name) else f"group {name.partition('.')[2]}"
 
 
 def _digests(record: Record) -> Digests:

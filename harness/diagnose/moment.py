@@ -19,7 +19,11 @@ def lost_when(evidence: Evidence, component: str) -> tuple[Moment, ...]:
     if evidence.root.kind == "restarted-from-scratch":
         return ("load",)
     ranks = [rank for rank in evidence.loaded if component in evidence.loaded[rank] or component in evidence.expected(rank)]
-    if not ranks or evidence.resume is None or not evidence.resume.name:
+    if evidence.resume is None or not evidence.resume.name:
+        return ()
+    if any(one.oracle == "attributes" and one.component == component and not one.late for one in evidence.causes):
+        return ("save", "load")  # a variable, of which no digest of a component tells
+    if not ranks:
         return ()
     if any(_wrong_at_save(evidence, component, rank) for rank in ranks):
         return ("save",)

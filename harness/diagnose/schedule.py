@@ -1,4 +1,4 @@
-"""Patterns of learning rates: the schedule is ahead, behind, begun again, stuck, or multiplied.
+"""Patterns of learning rates: the schedule is ahead, behind, begun again, stuck, multiplied, or right one update late.
 
 Each compares the learning rates of the updates after the resume with the uninterrupted run's, update by update; rates count as
 equal up to a relative difference of 1e-9, since some schedules are computed from the rate before.
@@ -109,6 +109,22 @@ def scaled(evidence: Evidence) -> list[Pattern]:
     return [_pattern("schedule-scaled", text, f"{len(pairs)} of {len(pairs)} learning rates after the resume")]
 
 
+def catches_up(evidence: Evidence) -> list[Pattern]:
+    """`schedule-catches-up`: the first rates after the resume are wrong, and all after them are right."""
+    rates = _Rates(evidence)
+    right = [_same(rates.found[step], rates.golden[step]) for step in rates.common]
+    num_wrong = right.index(True) if True in right else 0
+    # A rate that happens to be right in the end is no schedule that was restored.
+    if not rates.wrong or rates.late or not num_wrong or not all(right[num_wrong:]) or len(right) < 2 * num_wrong + 1:
+        return []
+    first, many = rates.common[0], num_wrong > 1
+    text = f"the learning rate is wrong for the first {f'{num_wrong} updates' if many else 'update'} after the resume and right "
+    text += "from then on: the schedule was restored, and the rate that the optimizer has was not"
+    seen = f"update {first} was made at {rates.found[first]:.6g} instead of {rates.golden[first]:.6g}"
+    seen += f", and {len(right) - num_wrong} of the {len(right)} rates after the resume are right"
+    return [_pattern("schedule-catches-up", text, seen)]
+
+
 def _constant(values: list[float]) -> bool:
     return all(_same(value, values[0]) for value in values)
 
@@ -131,4 +147,4 @@ def _pattern(name: str, text: str, evidence: str) -> Pattern:
     return Pattern(name, FAMILY, _COMPONENT, text, evidence)
 
 
-PATTERNS: tuple[Callable[[Evidence], list[Pattern]], ...] = (shifted, stuck, scaled)
+PATTERNS: tuple[Callable[[Evidence], list[Pattern]], ...] = (shifted, stuck, scaled, catches_up)

@@ -11,18 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from harness.diagnose.evidence import Digests, Evidence
+from harness.oracle.attributes import held, names_in, text_of
 from harness.oracle.diagnosis import Pattern
 from harness.oracle.finding import numbers_text
 
 # Parts of one sort, of which one can be taken for another: the moments of the optimizer, the weights.
 _SORTS = ("optimizer.", "model.", "buffers.", "ema.")
 _SHOWN = 3
+_DIGITS = 24
 
 
 def wrong_parts(evidence: Evidence) -> tuple[str, ...]:
     """Every component, and named part of one, that is wrong on some rank right after the load."""
     names = {name for rank in evidence.loaded for name in (*evidence.loaded[rank], *evidence.expected(rank))}
-    return tuple(sorted(name for name in names if evidence.wrong_ranks(name)))
+    probed = {name for rank in evidence.probed_parts for name in evidence.wrong_parts_of(rank)}
+    return tuple(sorted({name for name in names if evidence.wrong_ranks(name)} | probed))
 
 
 def fresh(evidence: Evidence) -> list[Pattern]:
@@ -34,6 +37,40 @@ def fresh(evidence: Evidence) -> list[Pattern]:
         if pairs and all(one is not None and one == other for one, other in pairs):
             text = f"the {name} is that of a new job, as if nothing of the checkpoint had been put into it"
             found.append(_pattern("fresh", name, text, f"its digest after the load is the one before the load, {_on(ranks)}"))
+        elif names := _new_parts(evidence, name, ranks):
+            text = f"of the {name} these are as in a new job, as if they had been left out: {', '.join(names[:_SHOWN])}"
+            text += f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            found.append(_pattern("fresh", name, text, f"all that is wrong of it is as before the first batch, {_on(ranks)}"))
+    return found
+
+
+def _new_parts(evidence: Evidence, component: str, ranks: list[int]) -> list[str]:
+    """The wrong parts of a component, where all of them are those of a new job."""
+    names: set[str] = set()
+    for rank in ranks:
+        wrong = [name for name in evidence.wrong_parts_of(rank) if name.startswith(f"{component}.")]
+        new, (_, found) = evidence.new_parts.get(rank, {}), evidence.probed_parts.get(rank, ({}, {}))
+        if not wrong or any(found.get(name) is None or found[name] != new.get(name) for name in wrong):
+            return []
+        names |= set(wrong)
+    return sorted(names)
+
+
+def begun_anew(evidence: Evidence) -> list[Pattern]:
+    """`fresh`, of a variable: it has the value that it had before the first batch of the uninterrupted run."""
+    found = []
+    for cause in evidence.causes:
+        log = evidence.baseline.ranks.get(cause.rank or 0)
+        first = next(held(log), None) if log is not None else None
+        if cause.oracle != "attributes" or cause.late or first is None or first.batch:
+            continue
+        new = {name: text_of(value) for values in first.values.values() for name, value in values.items()}
+        names = [name for name in sorted(new) if new[name] == cause.found and name in names_in(cause.message)]
+        if names and cause.found != cause.expected:
+            text = f"the variable {names[0]} has the value of a new job, as if it had been left out"
+            found.append(
+                _pattern("fresh", cause.component, text, f"{cause.found[:_DIGITS]} instead of {cause.expected[:_DIGITS]}")
+            )
     return found
 
 
@@ -71,6 +108,8 @@ def other_save(evidence: Evidence) -> list[Pattern]:
             found.append(_pattern("mixed-saves", name, text, f"the digests of these batches are equal, {_on(ranks)}"))
             continue
         nearest = max((b for b in common if b < here), default=min(common))
+        if nearest == 0 and all(evidence.loaded[r].get(name) == evidence.started.get(r, {}).get(name) for r in ranks):
+            continue  # that of a new job, which `fresh` says
         seen = f"its digest after the load is the uninterrupted run's after batch {numbers_text(sorted(common))}, {_on(ranks)}"
         others = [rank for rank in evidence.loaded if rank not in ranks and _tells(evidence, name, rank, nearest)]
         if others:
@@ -124,7 +163,8 @@ def swapped_parts(evidence: Evidence) -> list[Pattern]:
     for sort in _SORTS:
         taken: dict[str, str] = {}
         for rank in evidence.loaded:
-            taken |= _taken(evidence.loaded[rank], evidence.expected(rank), sort)
+            due, loaded = evidence.probed_parts.get(rank, ({}, {}))
+            taken |= _taken(evidence.loaded[rank] | loaded, evidence.expected(rank) | due, sort)
         if not taken:
             continue
         moments = sort == "optimizer."
@@ -241,7 +281,8 @@ def scale_restarted(evidence: Evidence) -> list[Pattern]:
 
 def _looked_at(evidence: Evidence) -> tuple[str, ...]:
     """Components that are lost or suspected, without their parts: these have patterns of their own."""
-    whole = [name for name in wrong_parts(evidence) if not _is_part(evidence, name)]
+    probed = {name for due, found in evidence.probed_parts.values() for name in (*due, *found)}
+    whole = [name for name in wrong_parts(evidence) if name not in probed and not _is_part(evidence, name)]
     return tuple(dict.fromkeys([*evidence.components, *whole]))
 
 
@@ -262,6 +303,7 @@ def _pattern(name: str, component: str, text: str, evidence: str) -> Pattern:
 
 PATTERNS: tuple[Callable[[Evidence], list[Pattern]], ...] = (
     fresh,
+    begun_anew,
     missing,
     other_save,
     other_rank,

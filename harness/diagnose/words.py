@@ -119,4 +119,5 @@ def unknown(evidence: Evidence, component: str, patterns: Sequence[Pattern], los
 
 def _has_parts(evidence: Evidence, component: str) -> bool:
     names = {name for digests in evidence.loaded.values() for name in digests}
+    names |= {name for due, _ in evidence.probed_parts.values() for name in due}
     return any(name.startswith(component + ".") for name in names)

@@ -158,10 +158,16 @@ class Preloading:
             os.close(self._ready)
             self._ready = -1
         if answer != "ready":
+            late = not answer and self._process.poll() is None
             self._end()
             if answer.startswith(("ImportError", "ModuleNotFoundError")):
                 raise UsageError(
                     [f"{sys.executable}, which trains, cannot import what it needs: {answer}; expected torch 2.6 or newer"]
+                )
+            if late:
+                raise LaunchError(
+                    f"the warm server ({sys.executable}) had not imported torch after {_PRELOAD_S:g} s: the machine is too "
+                    "busy, or its disk is slow. Run fewer things at once, or use launch cold"
                 )
             log_tail = self._log.read_text(errors="replace")[-2000:]
             raise LaunchError(

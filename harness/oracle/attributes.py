@@ -172,6 +172,11 @@ def _lost(
     return fail("state-lost", _ORACLE, text, expected=before, found=after, late=moment.moment != "load", **place)
 
 
+def names_in(message: str) -> list[str]:
+    """The names of variables that a finding tells of, the likeliest cause first."""
+    return message.removeprefix(AVERAGE).partition(" of rank ")[0].partition(" and ")[0].split(", ")
+
+
 def text_of(value: str) -> str:
     """A logged value as people write it; a digest as it is."""
     if not value.startswith("="):

@@ -27,6 +27,7 @@ from harness.store import AttemptRun, Baseline, Record, Run
 
 _ORACLE = "control"
 _SHOWN_PROBLEMS = 5
+UNENDED = "the harness stopped during it, or it still runs"
 
 
 def control(run: Run, baseline: Baseline) -> list[Finding]:
@@ -46,8 +47,10 @@ def _baseline(baseline: Baseline) -> list[Finding]:
     if baseline.unstable:
         text = f"the uninterrupted run differs from itself: {baseline.unstable}"
         findings.append(inconclusive("baseline-unstable", _ORACLE, text, expected="two equal runs", found=baseline.unstable))
+    # Where nothing of it could be read, that is why its logs are missing.
+    unread = not baseline.ranks and baseline.problems
     problems = []
-    for rank in range(baseline.world_size):
+    for rank in range(0 if unread else baseline.world_size):
         if rank not in baseline.ranks:
             problems.append(f"the uninterrupted run has no log of rank {rank}")
         elif not baseline.ranks[rank].ended:
@@ -67,7 +70,7 @@ def _attempt(attempt: AttemptRun) -> list[Finding]:
     if not attempt.of("launched"):
         return [inconclusive("harness-error", _ORACLE, f"attempt {attempt.index} was never launched", void=True, **where)]
     if not attempt.of("ended"):
-        text = f"attempt {attempt.index} was never ended: the harness stopped during it, or it still runs"
+        text = f"attempt {attempt.index} was never ended: {UNENDED}"
         return [inconclusive("harness-error", _ORACLE, text, void=True, **where)]
     escaped = [f"unseen writes in attempt {attempt.index}: {record.get('what')}" for record in attempt.of("escaped")]
     findings = [inconclusive("not-comparable", _ORACLE, text, **where) for text in escaped[:_SHOWN_PROBLEMS]]

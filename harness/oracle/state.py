@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.oracle.data import data
-from harness.oracle.finding import COMPONENTS, Finding, fail, inconclusive
+from harness.oracle.finding import COMPONENTS, Finding, fail, hex_text, inconclusive
 from harness.oracle.history import History, Resume, Save, same_work, saves
 from harness.oracle.loss import loss
 from harness.oracle.whole import views, without_rounding
@@ -60,7 +60,8 @@ def state(run: Run, baseline: Baseline) -> list[Finding]:
             found = _one_load(run, baseline, history, attempt, resume) if resume.name else []
             lost += [one for one in found if one.component not in baseline.noise and not _is_nothing(run, baseline, one)]
         # What one rank has lost is in the gradients of all: that theirs is wrong later says nothing of their load.
-        findings += lost or _first_drift([_drifted(run, baseline, attempt, resume) for resume in resumes])
+        drifts = [] if lost else _first_drift([_drifted(run, baseline, attempt, resume) for resume in resumes])
+        findings += lost or _of_batches(run, baseline, attempt, drifts)
     if is_probed(run) and not _is_felt(run, baseline, findings):
         findings = []
     # The components in the order of the vocabulary: the model before what depends on it.
@@ -70,6 +71,26 @@ def state(run: Run, baseline: Baseline) -> list[Finding]:
 def _of_gradients(drift: Finding) -> Finding:
     """What has come into the optimizer with a batch was in its gradients."""
     return replace(drift, component="gradients", message=f"{drift.message}: it came with the gradients of a batch")
+
+
+def _of_batches(run: Run, baseline: Baseline, attempt: AttemptRun, drifts: list[Finding]) -> list[Finding]:
+    """Of a foreign job: what follows from gradients is nobody's loss where the first loss after the resume was wrong already.
+
+    What the probe digests right before that batch was right, so that something else went into it.
+    """
+    if not is_probed(run) or not any(_first_loss_differs(log, baseline.ranks.get(rank)) for rank, log in attempt.ranks.items()):
+        return drifts
+    text = "{}: it came with the gradients, the losses were wrong from the first batch after the resume on"
+    return [
+        replace(one, component="none", message=text.format(one.message)) if one.component in _CONSEQUENCES else one
+        for one in drifts
+    ]
+
+
+def _first_loss_differs(log: RankLog, golden: RankLog | None) -> bool:
+    first = next(iter(log.batches), None)
+    due = next((one for one in golden.batches if first is not None and one.batch == first.batch), None) if golden else None
+    return first is not None and due is not None and hex_text(first.loss) != hex_text(due.loss)
 
 
 def is_probed(run: Run) -> bool:

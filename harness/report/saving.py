@@ -164,9 +164,9 @@ def _write_merged(wanted: Wanted, out: Path, stored: Stored, document: Document,
     try:
         out.mkdir(parents=True, exist_ok=True)
         document = relocated(document, {str(run.path / "plan.toml"): str(out / name / "plan.toml") for run, name in names})
-        (out / RESULT_FILE).write_text(to_text(document), encoding="utf-8")
-        (out / JUNIT_FILE).write_text(junit(document, suites), encoding="utf-8")
-        (out / SUMMARY_FILE).write_text(markdown(document), encoding="utf-8")
+        (out / RESULT_FILE).write_text(to_text(document), encoding="utf-8", errors="backslashreplace")
+        (out / JUNIT_FILE).write_text(junit(document, suites), encoding="utf-8", errors="backslashreplace")
+        (out / SUMMARY_FILE).write_text(markdown(document), encoding="utf-8", errors="backslashreplace")
         (out / HISTORY_FILE).write_text("".join(map(line_of, nights)), encoding="utf-8")
         said += _merge_corpora(wanted.folders, out / CORPUS)
     except OSError as error:

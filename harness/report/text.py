@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from harness.oracle.control import UNENDED
 from harness.oracle.finding import Finding
 from harness.oracle.history import parse_quietly
 from harness.oracle.noise import Noise
@@ -24,6 +25,7 @@ _NEXT = {
     "out-of-time": "run it again with a larger budget",
     "harness-error": "report this with the run directory: it is a fault of the harness, not of the training job",
 }
+_UNENDED = "judge it again once it has ended; where nothing runs any more, run the case again"
 
 
 def render(verdict: Verdict, run_directory: Path) -> str:
@@ -47,7 +49,7 @@ def render(verdict: Verdict, run_directory: Path) -> str:
         lines.append(f"diagnosis: {verdict.diagnosis.text}")
     lines += [f"fault: {_fault(fired)}" for fired in verdict.fired] or ["fault: none fired"]
     if verdict.outcome == "INCONCLUSIVE":
-        lines.append(f"next: {_NEXT[root.kind]}")
+        lines.append(f"next: {_UNENDED if root.message.endswith(UNENDED) else _NEXT[root.kind]}")
     lines.append(f"repeat: harness replay {run_directory / 'plan.toml'}")
     return "\n  ".join(lines)
 

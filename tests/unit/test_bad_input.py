@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
+import io
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -21,9 +24,11 @@ from hypothesis import strategies as st
 from stored import stored_run
 
 from harness.case import judge_again
+from harness.cli import main
 from harness.errors import UsageError
 from harness.oracle.verdict import Verdict
 from harness.plan import read_plan
+from harness.report.text import render
 
 LOGS = [
     *(f"attempt-00{n}/{name}" for n in (0, 1) for name in ("rank-0.jsonl", "rank-1.jsonl", "attempt.jsonl")),
@@ -291,6 +296,40 @@ def test_a_run_that_is_still_being_written(run):
     file = run / "attempt-001/rank-0.jsonl"
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:6]))
     assert "was never ended: the harness stopped during it, or it still runs" in reason(run)
+    assert "next: judge it again once it has ended" in render(judged(run), run)
+
+
+def test_a_run_whose_uninterrupted_run_is_not_there_yet(run):
+    shutil.rmtree(run / "golden")
+    said = render(judged(run), run)
+    assert said.startswith("INCONCLUSIVE not-comparable: ")
+    assert "cannot read the baseline" in said
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-20]), Path.touch])
+def test_what_the_harness_saw_of_the_uninterrupted_run_is_sealed(run, change):
+    file = run / "golden/attempt.jsonl"
+    file.write_text(json.dumps({"event": "files", "moment": "end", "files": {}}) + "\n")
+    facts = json.loads((run / "golden/baseline.json").read_text())
+    facts["sealed"]["attempt.jsonl"] = [file.stat().st_size, hashlib.sha256(file.read_bytes()).hexdigest()]
+    (run / "golden/baseline.json").write_text(json.dumps(facts))
+    change(file)
+    if change is Path.touch:
+        assert judged(run).outcome == "PASS"
+    else:
+        assert "attempt.jsonl" in reason(run)
+
+
+def test_half_a_character_is_shown_as_what_it_is(run, monkeypatch):
+    facts = json.loads((run / "golden/baseline.json").read_text())
+    (run / "golden/baseline.json").write_text(json.dumps(facts | {"unstable": "bad \ud800 word"}))
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", shown)
+    with pytest.raises(SystemExit) as ended:
+        main(["judge", str(run)])
+    shown.flush()
+    assert ended.value.code == 3
+    assert b"bad \\ud800 word" in shown.buffer.getvalue()
 
 
 def test_logs_of_two_ranks_in_one_file(run):

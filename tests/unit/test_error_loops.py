@@ -108,3 +108,18 @@ def test_errors_of_a_restart_are_looped_over_too(play):
 
 def test_nothing_that_fails_has_no_cause():
     assert find_error_causes([], "EIO on fsync") == []
+
+
+def test_a_budget_ends_the_loop_and_is_no_verdict(play, monkeypatch):
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(clock)))
+    result, asked = play(["a"] * 9, budget_s=25.0)
+    assert (result.outcome, len(asked)) == ("INCONCLUSIVE", 3)
+    assert result.inconclusive == "the budget of 25 s ended after 3 runs, and the fault still fired: give more time for the rest"
+    ended, _ = play(["a"], budget_s=0.0, end=(UNFIRED,))
+    assert ended.outcome == "INCONCLUSIVE"
+
+
+def test_a_loop_that_is_done_within_its_budget_is_judged(play):
+    result, asked = play(["a", "b"], budget_s=1e6)
+    assert (result.outcome, result.inconclusive, len(asked)) == ("PASS", "", 3)

@@ -123,6 +123,7 @@ def rate(update: int) -> float:
         (lambda update: rate(update if update == RESUMED + 1 else update - RESUMED), "schedule-restarted"),
         (lambda _: rate(RESUMED), "schedule-constant"),
         (lambda update: 2 * rate(update), "schedule-scaled"),
+        (lambda update: rate(1) if update <= RESUMED + 2 else rate(update), "schedule-catches-up"),
     ],
 )
 def test_learning_rates_that_fit_a_pattern(resumed, name):
@@ -159,6 +160,11 @@ def test_a_scheduler_that_goes_on_while_the_rate_stays_is_disconnected():
     last = said(found.run, 1, 0, "state", moment="end")
     last["digests"]["scheduler"] = "another"  # it does not go on
     assert "schedule-disconnected" not in found.names()
+
+
+def test_a_rate_that_is_wrong_in_between_has_no_pattern():
+    found = Case().rates(rate, lambda update: 0.5 if update == RESUMED + 3 else rate(update))
+    assert "schedule-catches-up" not in found.names()
 
 
 def test_a_constant_rate_is_right_where_the_uninterrupted_one_is_constant():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from histories import (
     attempt,
@@ -156,3 +158,98 @@ def test_a_batch_that_was_saved_in_its_middle_is_compared_with_that_moment(resto
     for log in run.attempts[0].ranks.values():
         log.records[:] = [record for record in log.records if record["event"] != "state"]
     assert sorted({one.component for one in state(run, golden)}) == found
+
+
+def test_what_follows_from_wrong_losses_is_no_piece_of_state():
+    run = foreign(killed_and_resumed())
+    for log in run.attempts[1].ranks.values():
+        (end,) = log.of("state", moment="end")
+        end["digests"] |= {"optimizer": "other", "model": "other"}
+    assert {one.component for one in state(run, baseline())} == {"optimizer"}
+    for record in run.attempts[1].ranks[1].of("batch"):  # what one rank has lost is in the gradients of all
+        record["loss"] = "0x1p+3"
+    run.attempts[1].ranks[1].__dict__.pop("batches", None)
+    assert {one.component for one in state(run, baseline())} == {"none"}
+    assert all("it came with the gradients" in one.message for one in state(run, baseline()))
+    for log in run.attempts[1].ranks.values():
+        log.of("state", moment="end")[0]["digests"]["rng.torch"] = "other"  # which no gradient changes
+    assert {one.component for one in state(run, baseline())} == {"rng.torch"}
+
+
+def on_one_rank(parts=None, **changes):
+    """Saved on two ranks and resumed on one; as the probe says it: parts of the optimizer per rank, and what all of them hold."""
+    run = foreign(killed_and_resumed(), world_sizes=(2, 1))
+    run.attempts[1] = attempt(1, 13, 24, path=run.directory.path, ranks=1, resumed=12, ended=True, before=(4, 8, 12))
+    golden = baseline()
+    for log in golden.ranks.values():
+        for record in log.of("state", moment="save"):
+            record["moment"] = "next"
+            if parts is not None:
+                record["parts"] = {"optimizer": {f"p{log.rank}": f"of rank {log.rank}", "step": "8"}}
+    (load,) = run.attempts[1].ranks[0].of("state", moment="load")
+    load["common"] |= changes
+    if parts is not None:
+        load["parts"] = {"optimizer": parts}
+    return run, golden
+
+
+def test_over_a_change_of_ranks_the_whole_is_compared():
+    assert state(*on_one_rank()) == []
+    (found,) = state(*on_one_rank(model="00000000000000ff"))
+    assert (found.kind, found.component, found.attempt, found.rank) == ("state-lost", "model", 1, 0)
+    assert "in the uninterrupted run on 2 ranks" in found.message
+    # Running statistics may be each rank's own, and a batch that is other work may be done at another rate.
+    assert state(*on_one_rank(buffers="00000000000000ff")) == []
+    assert state(*on_one_rank(scheduler="00000000000000ff")) == []
+
+
+def test_over_a_change_of_ranks_nothing_is_said_where_a_rank_is_missing_or_the_runs_cannot_be_compared():
+    run, golden = on_one_rank(model="00000000000000ff")
+    del golden.ranks[1]
+    assert state(run, golden) == []
+    run, golden = on_one_rank(model="00000000000000ff")
+    assert state(run, replace(golden, unstable="it differs")) == []
+    run, golden = on_one_rank(model="00000000000000ff")
+    # Work that was done on another number of ranks before is not what the uninterrupted run did.
+    run.attempts[0] = attempt(0, 1, 14, path=run.directory.path, ranks=1, supervisor=(fired(ASKED),))
+    assert not [one for one in state(run, golden) if "in the uninterrupted run" in one.message]
+
+
+WHOLE = {"p0": "of rank 0", "p1": "of rank 1", "step": "8"}
+
+
+@pytest.mark.parametrize(
+    ("loaded", "said"),
+    [
+        (WHOLE, None),
+        ({**WHOLE, "p1": "other"}, "1 of 3 parts, such as p1"),
+        ({"p0": "of rank 0", "step": "8"}, "1 of 3 parts, such as p1"),
+        ({"p0": "of rank 0", "step": "1"}, "2 of 3 parts, such as"),
+        ({**WHOLE, "more": "of nobody"}, None),
+        ({}, None),  # too many parts for the log, or one: nothing can be said
+    ],
+)
+def test_what_ranks_hold_in_parts_is_compared_part_by_part(loaded, said):
+    run, golden = on_one_rank(loaded, optimizer="00000000000000ff")
+    for rank, log in golden.ranks.items():  # what ranks do not agree on is split
+        for record in log.of("state", moment="next"):
+            record["common"]["optimizer"] = f"{rank:016x}"
+    found = state(run, golden)
+    assert [one.component for one in found] == ([] if said is None else ["optimizer"])
+    assert all(said in one.message for one in found)
+
+
+def test_a_part_that_ranks_say_differently_after_the_load_is_not_restored():
+    run, golden = foreign(killed_and_resumed(), world_sizes=(2, 3)), baseline()
+    run.attempts[1] = attempt(1, 13, 24, path=run.directory.path, ranks=3, resumed=12, ended=True, before=(4, 8, 12))
+    for log in golden.ranks.values():
+        for record in log.of("state", moment="save"):
+            record |= {"moment": "next", "parts": {"optimizer": WHOLE}}
+    loads = [log.of("state", moment="load")[0] for log in run.attempts[1].ranks.values()]
+    for rank, load in enumerate(loads):
+        load["parts"] = {"optimizer": dict(WHOLE)}
+        load["common"]["optimizer"] = f"{rank:016x}"
+    assert state(run, golden) == []
+    loads[2]["parts"]["optimizer"]["p0"] = "other"
+    assert {one.component for one in state(run, golden)} == {"optimizer"}
+    assert all("such as p0" in one.message for one in state(run, golden))

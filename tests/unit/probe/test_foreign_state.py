@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import sys
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 
 import numpy as np
@@ -204,3 +205,76 @@ def test_only_what_is_new_is_said_again():
     assert said(1, "a") == {"said().counter": "=1", "said().other": "='a'"}
     assert said(2, "a") == {"said().counter": "=2"}
     assert said(2, object()) == {"said().other": None}
+
+
+class Slotted:
+    __slots__ = ("never", "tokens")
+
+    def __init__(self):
+        self.tokens = 7
+
+
+class Finer(Slotted):  # with a dictionary beside the slots
+    def __init__(self):
+        super().__init__()
+        self.level = 2
+
+
+def counting():
+    calls = 0
+
+    def count():
+        nonlocal calls
+        calls += 1
+
+    count()
+    return count
+
+
+def stream():
+    position = 0
+    while True:
+        position += 1
+        yield position
+
+
+def begun(closed=False):
+    batches = stream()
+    next(batches)
+    if closed:
+        batches.close()
+    return batches
+
+
+def test_what_is_kept_in_slots_closures_generators_sets_and_numpy_is_walked():
+    seen = looked(
+        state=Finer(),
+        count=counting(),
+        batches=begun(),
+        done=begun(closed=True),
+        ids={3, 1},
+        per_class=Counter({"a": 2}),
+        best=np.float64(0.5),
+        mean=np.zeros(3),
+        large=np.zeros(1 << 16),
+        objects=np.array([object()]),
+    )["attributes"]
+    assert (seen["state.tokens"], seen["state.level"]) == ("=7", "=2")
+    assert (seen["count().calls"], seen["batches().position"], seen["best"]) == ("=1", "=1", f"={(0.5).hex()}")
+    assert {"ids", "per_class", "mean"} <= set(seen)
+    assert not {"large", "objects", "state.never", "done().position"} & set(seen)
+    assert looked(ids={1, 3}, mean=np.zeros(3))["attributes"]["ids"] == seen["ids"]
+    assert looked(mean=np.ones(3))["attributes"]["mean"] != seen["mean"]
+
+
+def test_variables_of_a_module_that_is_not_running_are_walked(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "helper_of_a_trainer.py").write_text("patience = 3\n")
+    helper = importlib.import_module("helper_of_a_trainer")
+    try:
+        walker = Attributes()
+        assert walker.look(Found())["attributes"]["helper_of_a_trainer.patience"] == "=3"
+        helper.patience = 4
+        assert walker.look(Found())["attributes"]["helper_of_a_trainer.patience"] == "=4"
+    finally:
+        del sys.modules["helper_of_a_trainer"]

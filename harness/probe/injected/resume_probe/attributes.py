@@ -2,18 +2,19 @@
 
 Responsible for: walking from the variables of the trainer's functions and modules over the attributes of its objects, by names
 that two runs share, and saying what stands there in a few characters. Calls nothing of the trainer's: no property, no `__repr__`.
-Does not see: what is held by closures, by threads, by objects of extension types, or deeper than a few attributes.
+Does not see: what is held by threads, by objects of extension types, or deeper than a few attributes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
 import sysconfig
 import types
 import weakref
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,10 +28,13 @@ _DEEPEST, _MOST_OBJECTS, _MOST_ITEMS = 5, 600, 256
 _MOST_TEXT = 40
 # A tensor that is no copy of the parameters is read only where it is small: data sets are in variables, too.
 _MOST_BYTES = 1 << 22
+# Of an array nobody counts the changes: it is read each time.
+_MOST_BYTES_OF_ARRAY = 1 << 16
 _PLAIN = (bool, int, float, str, type(None))
 # By their exact types: a class of the trainer's own would be asked, and its code would run.
-_MAPPINGS = (dict, OrderedDict, defaultdict)
+_MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 _SEQUENCES = (list, tuple, deque)
+_SETS = (set, frozenset)
 # Of torch's own objects only these count something that no state dict has.
 _OF_TORCH = ("torch.utils.data",)
 
@@ -66,6 +70,8 @@ class Attributes:
         walk = _Walk(self, found)
         for name, value in self._variables():
             walk.visit(name, value, 0)
+        for name, value in self._of_other_modules():
+            walk.visit(name, value, 0)
         for number, root in enumerate(found.roots):
             for place, module in root.named_modules():
                 if not type(module).__module__.startswith("torch."):
@@ -94,6 +100,19 @@ class Attributes:
             for name, value in list(frame.f_locals.items()):
                 if name.isidentifier():  # those of comprehensions, and of tools that rewrite code, are not
                     yield f"{frame.f_code.co_name}().{name}", value
+
+    def _of_other_modules(self) -> Iterator[tuple[str, Any]]:
+        """Variables of the trainer's modules none of whose functions is being run; of those above they have been seen."""
+        for own, module in list(sys.modules.items()):
+            named = type(module) is types.ModuleType and own not in ("__main__", "__mp_main__") and not own.startswith("harness")
+            facts = module.__dict__ if named else {}
+            file = facts.get("__file__")
+            if type(file) is str and self._is_ours(file):
+                yield from ((f"{own}.{name}", value) for name, value in list(facts.items()) if not name.startswith("__"))
+
+    def is_ours(self, code: types.CodeType) -> bool:
+        """Whether it was compiled from a file of the trainer's."""
+        return self._is_ours(code.co_filename)
 
     def _is_ours(self, file: str) -> bool:
         """Whether a file is the trainer's, not a library's or the probe's."""
@@ -146,6 +165,14 @@ class _Walk:
         kind = type(value)
         if kind in _PLAIN:
             self.attributes[name] = _brief(value)
+        elif kind in _SETS:
+            self._set(name, value)
+        elif kind.__module__ == "numpy":
+            self._numpy(name, value, kind)
+        elif kind in (types.FunctionType, types.GeneratorType):
+            if id(value) not in self._seen:
+                self._seen.add(id(value))
+                self._variables_of(name, value, depth)
         elif issubclass(kind, torch.Tensor):
             if (text := self._tensor(value)) is not None:
                 self.attributes[name] = text
@@ -158,16 +185,41 @@ class _Walk:
         else:
             self._object(name, value, kind, depth)
 
+    def _set(self, name: str, value: Any) -> None:
+        if 0 < len(value) <= _MOST_ITEMS and {type(one) for one in value} <= set(_PLAIN):
+            self.attributes[name] = digests.digest(sorted(repr(one) for one in value))
+
+    def _numpy(self, name: str, value: Any, kind: type) -> None:
+        """Of arrays those that are small and hold numbers; a number by itself as Python has it."""
+        if kind.__name__ == "ndarray":
+            if value.dtype.kind in "biufc" and value.nbytes <= _MOST_BYTES_OF_ARRAY:
+                self.attributes[name] = digests.digest([str(value.dtype), list(value.shape), value.tobytes()])
+        elif hasattr(value, "dtype") and value.dtype.kind in "biuf":
+            self.attributes[name] = _brief(value.item())
+
+    def _variables_of(self, name: str, value: Any, depth: int) -> None:
+        """Those that a function keeps from where it was made, and those of a generator that waits."""
+        function = type(value) is types.FunctionType
+        code = value.__code__ if function else value.gi_code
+        if depth >= _DEEPEST or not self._of.is_ours(code):
+            return
+        if function:
+            variables = _cells(value)
+        else:
+            variables = dict(value.gi_frame.f_locals) if value.gi_frame is not None and not value.gi_running else {}
+        for key, one in variables.items():
+            if key.isidentifier():
+                self.visit(f"{name}().{key}", one, depth + 1)
+
     def _object(self, name: str, value: Any, kind: type, depth: int) -> None:
         if depth >= _DEEPEST or len(self._seen) >= _MOST_OBJECTS or id(value) in self._seen:
             return
         if issubclass(kind, (type, types.FunctionType, types.ModuleType, torch.optim.Optimizer)) or not self._of.owns(kind):
             return
         self._seen.add(id(value))
-        try:
-            facts = object.__getattribute__(value, "__dict__")
-        except AttributeError:
-            return
+        facts = _slots(value, kind)
+        with contextlib.suppress(AttributeError):
+            facts |= object.__getattribute__(value, "__dict__")
         of_module = issubclass(kind, torch.nn.Module)
         for key, one in list(facts.items()):
             if not (of_module and (key.startswith("_") or key == "training")):
@@ -200,6 +252,26 @@ class _Walk:
         if tensor.numel() * tensor.element_size() > _MOST_BYTES or hasattr(tensor, "to_local"):
             return None
         return self._of.of_tensor(tensor)
+
+
+def _slots(value: Any, kind: type) -> dict[str, Any]:
+    """What a class keeps in slots, read without code of the trainer's."""
+    found: dict[str, Any] = {}
+    for one in kind.__mro__:
+        for name, member in list(vars(one).items()):
+            if type(member) is types.MemberDescriptorType and not name.startswith("__"):
+                with contextlib.suppress(AttributeError):  # it has not been set
+                    found[name] = member.__get__(value, kind)
+    return found
+
+
+def _cells(function: types.FunctionType) -> dict[str, Any]:
+    """What a function has kept from where it was made."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # it has not been set
+            found[name] = cell.cell_contents
+    return found
 
 
 def _key(key: Any) -> str:
