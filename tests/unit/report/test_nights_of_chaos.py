@@ -12,7 +12,7 @@ from harness.report.history import in_order, read_history
 from harness.report.merge import merge
 from harness.report.page import page
 from harness.report.saving import _merge_corpora
-from harness.report.stored import StoredDocument
+from harness.report.stored import Places, StoredDocument, StoredRun, with_diagnoses
 
 
 def night(index=1, count=2, **more):
@@ -61,6 +61,14 @@ def test_groups_coverage_and_share_stand_where_all_results_have_them():
     assert found.cases[0].world_sizes == (2, 1)
     assert found.coverage["covered by operations"] == {"sigkill": {"write": 3, "open": 1}}
     assert found.notes == ("fixed: case 3 of the corpus passes", "a note")
+
+
+def test_a_finding_that_was_made_smaller_is_shown_by_the_run_that_was_drawn():
+    run = StoredRun(Path("runs/x"), night().cases[0], None, diagnosis="why")
+    found = with_diagnoses(night(), [run])
+    assert (found.findings[0].repeat, found.findings[0].shown) == ("small.toml", "runs/x/plan.toml")
+    assert found.findings[0].diagnosis == "why"
+    assert Places([run]).showing(found.findings[0]) == run
 
 
 def test_the_shares_of_a_night_are_one():
