@@ -85,7 +85,8 @@ class PartRow(_Row):
 class FoundRow(_Row):
     """One cause, wherever it was seen (`harness.report.findings.Found`); `repeat` is the replay file.
 
-    `shown` is that of a run that shows it, where `repeat` is a smaller one; `diagnosis` is a paragraph, `key` what makes it another cause than others.
+    `shown` is that of a run that shows it, where `repeat` is a smaller one; `diagnosis` is a paragraph, `key` what makes it
+    another cause than others.
     """
 
     kind: str
