@@ -156,4 +156,6 @@ def for_job(kept: Scenario, job: Scenario) -> Scenario | None:
         changed = theirs.model_copy(update={"defects": mine.defects})
     else:
         return None
-    return kept.model_copy(update={"workload": changed, "launch": job.launch}) if same else None
+    # It may have been found on a faster machine.
+    deadline_s = max(kept.deadline_s, job.deadline_s)
+    return kept.model_copy(update={"workload": changed, "launch": job.launch, "deadline_s": deadline_s}) if same else None
