@@ -20,6 +20,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from harness.errors import UsageError
 from harness.launch.understood import understand
 from harness.oracle.verdict import Verdict
 from harness.plan import Expected, Plan, versions, write_plan
-from harness.redaction import Redactor, known_names, known_places
+from harness.redaction import Redactor, known_names, known_places, names_in
 from harness.scenario import Command
 from harness.store import AttemptRun, Baseline, Batch, RankLog, Record, Run, read_baseline, read_run
 
@@ -39,6 +40,7 @@ TRAINER = "TRAINER"  # the folder that a person puts the trainer into
 _ALWAYS = ("start", "resume", "refuse", "failed", "probe-failed")
 _OF_ATTEMPT = ("launched", "fired", "killed", "exited", "damaged", "ended", "executed", "released", "power")
 _OPERATIONS = 12
+_REPLACED = re.compile(r"PATH-\d|(?<![A-Z])(?:HOME|HERE|TMP|PYTHON|RUN|USER|HOST|MAIL|ADDRESS)(?![A-Z])")
 _LINES_OF_STDERR = 30
 
 
@@ -127,7 +129,7 @@ def make_report(path: Path, with_script: bool) -> Report:
     places = known_places()
     for known, word in ((script.parent if script else None, TRAINER), (_directory(run.plan), TRAINER), (path.resolve(), "RUN")):
         places |= {str(known): word} if known else {}
-    case = _Case(run, baseline, verdict, Redactor(places, known_names()))
+    case = _Case(run, baseline, verdict, Redactor(places, known_names() | names_in(places)))
     plan, notes = portable(run.plan, script, with_script, case.redact, case.expected)
     files = {
         "verdict.json": _json(case.redact.data(_verdict_json(path, verdict))),
@@ -236,8 +238,10 @@ def portable(plan: Plan, script: Path | None, copied: bool, redact: Redactor, ex
     changes = {
         "command": words(workload.command),
         "resume_command": words(workload.resume_command),
+        "control_command": words(workload.control_command),
         "directory": None if base is None else "." if copied else TRAINER,
         "python": None,
+        "resume_python": None,
         "loss_log": redact.text(workload.loss_log) if workload.loss_log else None,
     }
     moved = workload.model_copy(update=changes)
@@ -246,9 +250,11 @@ def portable(plan: Plan, script: Path | None, copied: bool, redact: Redactor, ex
         notes.append(f"put the trainer into the folder {TRAINER} beside replay.toml, or change `directory` in it")
     if workload.python:
         notes.append("the trainer ran under an interpreter of its own; `python` in replay.toml can name one")
-    replaced = sorted({text for text in (*moved.command, *(moved.resume_command or ())) if "PATH-" in text or "HOME" in text})
-    if replaced:
-        notes.append(f"the command names files outside of the trainer's folder ({', '.join(replaced)}): say what they are")
+    if workload.resume_python:
+        notes.append("restarts ran under another interpreter; `resume_python` in replay.toml can name one")
+    said = [*moved.command, *(moved.resume_command or ()), *(moved.control_command or ())]
+    if replaced := sorted({text for text in said if _REPLACED.search(text)}):
+        notes.append(f"paths or names in the command were replaced ({', '.join(replaced)}): say what they stand for")
     named = scenario.model_copy(update={"workload": moved, "name": redact.text(scenario.name)})
     return dataclasses.replace(plan, scenario=named, expected=expected), notes
 

@@ -32,6 +32,7 @@ _PART = r"[^\s\"'`,;:()<>|*?\[\]{}\\/=]+"
 _PATH = re.compile(rf"(?:(?<=file://)|(?<![\w.}}/*?\])~-]))/{_PART}(?:/{_PART})+/?")
 _ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
 _MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_OF_A_PERSON = re.compile(r"/(?:home|Users)/([^/]+)")
 _KEPT_FROM = re.compile(r".*/(?:(?=(?:site|dist)-packages/)|lib/(?=python3\.\d+/))")
 
 
@@ -47,6 +48,11 @@ def known_names() -> dict[str, str]:
     host = socket.gethostname()
     names |= dict.fromkeys([host, host.partition(".")[0], platform.node(), os.environ.get("HOSTNAME")], "HOST")
     return {name: word for name, word in names.items() if name}
+
+
+def names_in(paths: Iterable[str]) -> dict[str, str]:
+    """The names of people in whose folders these paths lie: a trainer runs as another user in a container."""
+    return {found[1]: "USER" for path in paths if (found := _OF_A_PERSON.match(path))}
 
 
 def _user() -> str:
@@ -100,6 +106,8 @@ class Redactor:
         if kept := _KEPT_FROM.match(path):
             return path[kept.end() :]
         folder, _, name = path.rstrip("/").rpartition("/")
+        if folder in ("/home", "/Users"):
+            name = "USER"
         word = self._folders.setdefault(folder, f"PATH-{len(self._folders) + 1}")
         return f"{word}/{name}"
 

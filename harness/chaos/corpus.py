@@ -41,12 +41,14 @@ class Kept:
         scenario: the case.
         fixed: whether it passed in the last night that ran it.
         group: kind and component of the failure.
+        flaky: whether it failed in that night, and did not when it was repeated.
     """
 
     id: str
     scenario: Scenario
     fixed: bool
     group: tuple[str, str]
+    flaky: bool = False
 
 
 class Corpus:
@@ -75,7 +77,7 @@ class Corpus:
                 continue
             last = said.get(file.stem, {})
             group = str(last.get("kind", "")), str(last.get("component", ""))
-            found.append(Kept(file.stem, scenario, last.get("event") == FIXED, group))
+            found.append(Kept(file.stem, scenario, last.get("event") == FIXED, group, last.get("event") == FLAKY))
         return found, problems
 
     def coverage(self) -> tuple[Coverage, list[str]]:
@@ -154,4 +156,6 @@ def for_job(kept: Scenario, job: Scenario) -> Scenario | None:
         changed = theirs.model_copy(update={"defects": mine.defects})
     else:
         return None
-    return kept.model_copy(update={"workload": changed, "launch": job.launch}) if same else None
+    # It may have been found on a faster machine.
+    deadline_s = max(kept.deadline_s, job.deadline_s)
+    return kept.model_copy(update={"workload": changed, "launch": job.launch, "deadline_s": deadline_s}) if same else None

@@ -12,6 +12,7 @@ has them.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,15 @@ _SURVIVORS = (
     "all names and torn data at 50%",
 )
 T = TypeVar("T")
+
+
+def missing_extra() -> list[str]:
+    """Why nothing can be drawn here, found without importing anything."""
+    if importlib.util.find_spec("hypothesis") is not None:
+        return []
+    return [
+        "hypothesis, which draws the schedules, is not installed; expected the extra chaos: pip install 'resume-harness[chaos]'"
+    ]
 
 
 @dataclass(frozen=True)
@@ -86,17 +96,12 @@ def draw_schedules(job: JobMap, families: Sequence[str], seed: int, count: int, 
         UsageError: hypothesis is not installed.
     """
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(storage))  # or it makes a folder where the user stands
-    try:
-        import hypothesis
-        from hypothesis import HealthCheck, Phase
-        from hypothesis import strategies as st
-    except ImportError:
-        raise UsageError(
-            [
-                "hypothesis, which draws the schedules, is not installed; expected the extra chaos: "
-                "pip install 'resume-harness[chaos]'"
-            ]
-        ) from None
+    if problems := missing_extra():
+        raise UsageError(problems)
+    import hypothesis
+    from hypothesis import HealthCheck, Phase
+    from hypothesis import strategies as st
+
     found: dict[Schedule, None] = {}
 
     @st.composite

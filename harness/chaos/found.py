@@ -93,6 +93,7 @@ class Found:
     Attributes:
         request: what was asked for.
         folder: of the night.
+        began: when, ISO 8601; "" where the journal of an earlier version does not say it.
         cases: all of them, in order.
         coverage: of this night.
         before: of earlier nights.
@@ -110,6 +111,7 @@ class Found:
 
     request: Request
     folder: Path
+    began: str = ""
     cases: list[Case] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
     before: Coverage = field(default_factory=Coverage)

@@ -5,7 +5,7 @@ Not responsible for: what the lines mean to a night (`harness.chaos.night`).
 
 A line is a JSON object with `event` and `at_s`, the seconds of the budget that were used by then:
 
-    night     schema, request (what was asked for), scenario (the job, as a replay file has it)
+    night     schema, began (ISO 8601), request (what was asked for), scenario (the job, as a replay file has it)
     drawn     number, origin, faults, world_sizes, expect, max_attempts: before the case runs
     finished  number, verdict (as in harness.result/1), points, paths
     shrunk    group, file: what a failure was made smaller to
@@ -19,6 +19,7 @@ import json
 import os
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ NAME = "night.jsonl"
 # Kept free for the last lines of a night whose disk has become full.
 _RESERVE_NAME, _RESERVE_BYTES = ".reserve", 1 << 16
 Entry = dict[str, Any]
+
+
+def now() -> str:
+    """This moment, for `began`."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class Journal:

@@ -85,6 +85,7 @@ class _Night:
         self.pool = Pool(say)
         self.queue: deque[tuple[Case, bool]] = deque()  # cases to be run; True: a failure to be repeated
         self.kept: dict[int, Kept] = {}
+        self.new_groups: set[tuple[str, str]] = set()  # of failures that have gone into the corpus tonight
         self.seen: set[tuple[str, ...]] = set()
         self.ahead = Coverage()  # what was drawn, whether it has fired or not: by this the next are chosen
         self.rounds = 0
@@ -102,8 +103,10 @@ class _Night:
     def run(self) -> Found:
         """The whole story."""
         request, found = self.request, self.found
+        found.began = str(self.earlier[0].get("began", "")) if self.earlier else journal.now()
         if not self.earlier:
-            self.journal.write("night", schema=journal.SCHEMA, harness=__version__, request=request.to_json())
+            facts = {"schema": journal.SCHEMA, "harness": __version__, "began": found.began}
+            self.journal.write("night", **facts, request=request.to_json())
         self.say(f"seed {request.seed}" + (f", shard {request.shard[0]} of {request.shard[1]}" if request.shard[1] > 1 else ""))
         try:
             if self._prepare():
@@ -122,6 +125,7 @@ class _Night:
                 self._drop_rest(self.found.cases[key[0] - 1], again=key[1])
         found.used_s = self.journal.used_s
         self._check_what_came()
+        self._keep_unrepeated()
         if self.corpus and found.ran:
             self.corpus.end(found.coverage, self._history())
         self.journal.write("ended", exit=found.exit_code)
@@ -358,7 +362,7 @@ class _Night:
         if case.failed:
             self.found.regressed += [kept.id] if kept.fixed else []
             self.corpus.say(FLAKY if case.flaky else FAILING, kept.id, case.ran.group, self.folder.name)
-        elif case.ran.outcome == "PASS":
+        elif case.ran.outcome == "PASS" and not kept.flaky:  # of a flaky one a pass says nothing
             self.found.fixed.append(kept.id)
             self.corpus.say(FIXED, kept.id, kept.group, self.folder.name)
 
@@ -366,7 +370,7 @@ class _Night:
         """The first failure of its kind is made smaller, and goes into the corpus."""
         assert case.ran is not None
         group = case.ran.group
-        if group in self.found.smaller or any(one.group == group and not one.fixed for one in self.kept.values()):
+        if self._is_kept(group):
             return
         scenario = case.scenario.model_copy(update={"expect": case.ran.expect})
         if self.request.shrink:
@@ -378,8 +382,28 @@ class _Night:
             self.found.smaller[group] = smaller
             self.journal.write("shrunk", **as_entry(smaller))
             scenario = smaller.scenario
+        self._keep(scenario, group)
+
+    def _is_kept(self, group: tuple[str, str]) -> bool:
+        """Whether the corpus has a failure of this group already, one that does not pass tonight."""
+        still = (one for one in self.kept.values() if not one.fixed and one.id not in self.found.fixed)
+        return group in self.found.smaller or group in self.new_groups or any(one.group == group for one in still)
+
+    def _keep(self, scenario: Scenario, group: tuple[str, str]) -> None:
+        self.new_groups.add(group)
         if self.corpus:
             self.corpus.say(FAILING, self.corpus.keep(scenario), group, self.folder.name)
+
+    def _keep_unrepeated(self) -> None:
+        """What failed when the budget had ended is not lost: the next night begins with it."""
+        for case in self.found.cases:
+            if not case.failed or case.again is not None or self.corpus is None:
+                continue
+            assert case.ran is not None
+            if case.number in self.kept:
+                self._regression(case, self.kept[case.number])
+            elif not self._is_kept(case.ran.group):
+                self._keep(case.scenario.model_copy(update={"expect": case.ran.expect}), case.ran.group)
 
     # -- limits -------------------------------------------------------------------------------------------------------------
 
@@ -405,12 +429,14 @@ class _Night:
             )
         unrepeated = [case.number for case in found.cases if case.failed and case.again is None]
         if unrepeated:
-            found.notes.append(f"cases {', '.join(map(str, unrepeated))} failed and were not repeated: the budget had ended")
+            which = f"case {unrepeated[0]}" if len(unrepeated) == 1 else f"cases {', '.join(map(str, unrepeated))}"
+            found.notes.append(f"{which} failed without being repeated: the budget had ended")
 
     def _history(self) -> dict[str, Any]:
         found = self.found
         return {
             "night": self.folder.name,
+            "began": found.began,
             "harness": __version__,
             "seed": self.request.seed,
             "shard": list(self.request.shard),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.chaos.drawing import DEFAULT_FAMILIES, FAMILIES
+from harness.chaos.drawing import DEFAULT_FAMILIES, FAMILIES, missing_extra
 from harness.chaos.found import Request
 from harness.chaos.journal import Unfinished
 from harness.check_request import default_jobs, duration, job_of, whole
@@ -41,7 +41,7 @@ def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> R
     Raises:
         UsageError: with every problem found.
     """
-    found = list(problems)
+    found = [*missing_extra(), *problems]  # before anything is run, and not when the first schedule is drawn
     settings = _settings(options["set"], found)
     if settings and options["command"]:
         found.append("--set is for the reference trainer; expected --reference FORMAT with it")
@@ -51,7 +51,7 @@ def parse_request(options: Mapping[str, Any], problems: Sequence[str] = ()) -> R
     sizes = options["world_sizes"]
     request = Request(
         scenario=scenario,
-        seed=whole(seed, "--seed", "a whole number", found, least=0, most=2**62),
+        seed=whole(seed, "--seed", "a whole number from 0", found, least=0, most=2**62),
         budget_s=duration(options["budget"], found),
         jobs=default_jobs() if options["jobs"] is None else whole(options["jobs"], "--jobs", "a number from 1", found, most=256),
         families=_families(options["faults"], found),

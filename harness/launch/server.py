@@ -12,6 +12,7 @@ import contextlib
 import gc
 import importlib
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -19,12 +20,16 @@ import socket
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness.inject import kernel
 from harness.launch import folder
 from harness.launch.keeper import Keeper
 from harness.launch.warm import PAGES
+
+# How often a server that still imports looks whether its owner is there.
+_LOOK_S = 0.5
 
 
 def preload(modules: list[str]) -> None:
@@ -53,6 +58,24 @@ def _import(modules: list[str]) -> None:
                 importlib.import_module(module[1:])
         else:
             importlib.import_module(module)
+
+
+@contextlib.contextmanager
+def _ending_with(owner: int, session: Path) -> Iterator[None]:
+    """Ends this process with its owner while it does something that waits for nobody: an import may take a minute."""
+
+    def look(*_: object) -> None:
+        if select.select([owner], [], [], 0)[0]:
+            shutil.rmtree(session, ignore_errors=True)
+            os._exit(1)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+    try:
+        yield
+    finally:  # what is forked later knows nothing of it
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def serve(listening: socket.socket, owner: int) -> None:
@@ -118,7 +141,8 @@ def main() -> None:
     temporary.mkdir(exist_ok=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
     try:
-        preload(modules)
+        with _ending_with(owner_fd, Path(path).parent):
+            preload(modules)
         with open(os.devnull) as nothing:  # noqa: PTH123
             os.dup2(nothing.fileno(), sys.stdin.fileno())
     except (ImportError, RuntimeError) as error:

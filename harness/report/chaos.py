@@ -89,6 +89,7 @@ def chaos_json(command: Sequence[str], found: Found) -> dict[str, Any]:
         "harness": __version__,
         "command": list(command),
         "seed": found.request.seed,
+        "began": found.began,
         "baseline": {"steps": found.steps, "deterministic": True if found.steps else None},
         "summary": {
             **{key: found.count(key.upper()) for key in ("pass", "fail", "inconclusive")},

@@ -85,7 +85,8 @@ class PartRow(_Row):
 class FoundRow(_Row):
     """One cause, wherever it was seen (`harness.report.findings.Found`); `repeat` is the replay file.
 
-    `diagnosis` is a paragraph, `key` what makes it another cause than others.
+    `shown` is that of a run that shows it, where `repeat` is a smaller one; `diagnosis` is a paragraph, `key` what makes it
+    another cause than others.
     """
 
     kind: str
@@ -94,6 +95,7 @@ class FoundRow(_Row):
     seen: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     repeat: str = ""
+    shown: str = ""
     diagnosis: str = ""
     key: tuple[str, ...] = ()
 

@@ -60,6 +60,7 @@ def _found(group: Mapping[str, Any], cases: Sequence[Mapping[str, Any]]) -> dict
         "text": str(first.get("message") or group.get("part") or ""),
         "seen": [str(case.get("id")) for case in own],
         "lines": lines,
+        "shown": str(first.get("replay") or ""),
         "repeat": str(group.get("replay") or first.get("replay") or ""),
         "key": ["chaos", kind, str(group.get("part") or component)],
     }

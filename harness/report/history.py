@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import UsageError
-from harness.report.document import Document
+from harness.report.document import Document, FoundRow
 
 SCHEMA = "harness.night/1"
 CHAOS_SCHEMA = "harness.history/1"  # what chaos leaves in its corpus
 HISTORY_FILE = "history.jsonl"
+_BY_CHAOS = "found by chaos"
+_ONE_NIGHT = timedelta(hours=12)
 
 
 class Night(BaseModel):
@@ -55,10 +57,17 @@ def night_of(document: Document) -> Night:
         passed=words.count("PASS"),
         failed=words.count("FAIL"),
         undecided=words.count("INCONCLUSIVE"),
-        causes=tuple((one.kind, one.component, one.text) for one in document.findings),
+        causes=tuple(map(_cause, document.findings)),
         group=_group(document.seed) if "chaos" in document.command[:3] else "",
         share=document.shard,
     )
+
+
+def _cause(finding: FoundRow) -> tuple[str, str, str]:
+    """What is the same cause in another night; what chaos finds has other words in each, since it is drawn anew."""
+    if finding.key[:1] == ("chaos",) and len(finding.key) > 2:
+        return finding.kind, finding.key[2], _BY_CHAOS
+    return finding.kind, finding.component, finding.text
 
 
 def _group(seed: object) -> str:
@@ -100,8 +109,9 @@ def _night(data: Any) -> Night:
 
 def _night_of_chaos(data: dict[str, Any]) -> Night:
     try:
-        began = datetime.fromtimestamp(float(data["time_s"]), UTC).isoformat(timespec="milliseconds")
-        causes = tuple((str(kind), str(component), "found by chaos") for kind, component, _ in data.get("groups", ()))
+        ended = datetime.fromtimestamp(float(data["time_s"]), UTC).isoformat(timespec="milliseconds")
+        began = str(data.get("began") or ended)
+        causes = tuple((str(kind), str(component), _BY_CHAOS) for kind, component, _ in data.get("groups", ()))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"no night of chaos: {error!r}") from None
     counts = {"passed": data.get("pass", 0), "failed": data.get("fail", 0), "undecided": data.get("inconclusive", 0)}
@@ -130,11 +140,31 @@ def add_night(file: Path, night: Night, known: Sequence[Night]) -> None:
 
 def in_order(nights: Sequence[Night]) -> list[Night]:
     """Each night once, the oldest first; the lines of its shares are one night, and the whole is taken where it is known."""
-    groups: dict[str, list[Night]] = {}
-    for night in nights:
-        if night.began:
-            groups.setdefault(night.group or night.began, []).append(night)
-    return sorted((_one(members) for members in groups.values()), key=lambda night: night.began)
+    groups: dict[str, list[list[Night]]] = {}
+    for night in sorted((night for night in nights if night.began), key=lambda night: night.began):
+        known = groups.setdefault(night.group or night.began, [])
+        if known and _same_night(known[-1], night):
+            known[-1].append(night)
+        else:
+            known.append([night])
+    found = [_one(members) for group in groups.values() for members in group]
+    return sorted(found, key=lambda night: night.began)
+
+
+def _same_night(members: Sequence[Night], other: Night) -> bool:
+    """Whether a line is of that night too: each night may be given the same seed, and all of its shares begin on one day."""
+    if any(one.share == other.share and one.began != other.began for one in members):
+        return False
+    first, last = _moment(members[0].began), _moment(other.began)
+    return first is None or last is None or last - first <= _ONE_NIGHT
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _one(members: Sequence[Night]) -> Night:

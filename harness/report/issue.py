@@ -22,7 +22,7 @@ def issue_text(report: Report) -> str:
         "## What was done",
         "\n".join(f"{number}. {sentence}" for number, sentence in enumerate(narrate(report.plan), 1)),
         "## What was expected, and what was seen",
-        _fenced("text", _without_repeat(render(report.verdict, Path()))),
+        _fenced("text", _without_repeat(render(report.verdict, Path()), bool(report.diagnosis))),
         *_losses(report),
         *_diagnosis(report.diagnosis),
         "## How to see it again",
@@ -35,8 +35,9 @@ def issue_text(report: Report) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _without_repeat(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if not line.strip().startswith("repeat: "))
+def _without_repeat(text: str, told_below: bool) -> str:
+    left_out = ("repeat: ", "diagnosis: ") if told_below else ("repeat: ",)
+    return "\n".join(line for line in text.splitlines() if not line.strip().startswith(left_out))
 
 
 def _fenced(language: str, text: str) -> str:
@@ -52,6 +53,8 @@ def _losses(report: Report) -> list[str]:
 
 
 def _diagnosis(diagnosis: Any) -> list[str]:
+    if isinstance(diagnosis, dict) and isinstance(diagnosis.get("text"), str):  # it says all that the rest of it says
+        diagnosis = diagnosis["text"]
     return ["## Likely cause", "\n".join(_sentences(diagnosis))] if diagnosis else []
 
 

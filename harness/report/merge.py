@@ -104,7 +104,34 @@ def _together(documents: Sequence[Document]) -> Document | None:
     for document in documents:
         works.setdefault(_work(document), []).append(document)
     merged = [_shares(members) if members[0].shard else _beside(members) for members in works.values()]
+    if len(merged) > 1:
+        merged = [_apart(one, [other for other in merged if other is not one]) for one in merged]
     return _beside(merged) if merged else None
+
+
+def _apart(document: Document, others: Sequence[Document]) -> Document:
+    """What has the same name in other work, and would be added up with it, says to which work it belongs."""
+    label = " ".join([*_work(document)[:-1]]).removeprefix("harness ")
+    taken = {part.name for other in others for part in other.parts} | {
+        row.get("part") for other in others for row in _rows(other)
+    }
+    causes = {one.key or (one.kind, one.component, one.text) for other in others for one in other.findings}
+
+    def named(name: str) -> str:
+        return f"{label}: {name}" if label and name in taken else name
+
+    def found(one: FoundRow) -> FoundRow:
+        key = one.key or (one.kind, one.component, one.text)
+        return one.model_copy(update={"key": (*key, label), "lines": (f"work: {label}", *one.lines)}) if key in causes else one
+
+    facts: dict[str, Any] = {
+        "parts": tuple(part.model_copy(update={"name": named(part.name)}) for part in document.parts),
+        "cases": tuple(case.model_copy(update={"part": named(case.part)}) for case in document.cases),
+        "findings": tuple(map(found, document.findings)) if label else document.findings,
+    }
+    if isinstance(document.coverage, tuple):
+        facts["coverage"] = tuple({**row, "part": named(str(row["part"]))} if "part" in row else row for row in document.coverage)
+    return document.model_copy(update=facts)
 
 
 def _shares(documents: list[Document]) -> Document:

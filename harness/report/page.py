@@ -112,7 +112,7 @@ def page(document: Document, runs: Sequence[StoredRun], nights: Sequence[Night] 
 def _chosen(document: Document, runs: Sequence[StoredRun]) -> list[StoredRun]:
     """The runs as a reader wants them: one per finding, then other failures, then what is open, then the rest."""
     places = Places(runs)
-    first = [run for one in document.findings if (run := places.of(one.repeat)) is not None]
+    first = [run for one in document.findings if (run := places.showing(one)) is not None]
     order = {"FAIL": 0, "INCONCLUSIVE": 1, "PASS": 2}
     rest = sorted(runs, key=lambda run: order[run.row.verdict])
     return list({run.path: run for run in [*first, *rest]}.values())

@@ -23,7 +23,7 @@ from harness.errors import HarnessError, UsageError
 from harness.oracle.verdict import Verdict
 from harness.plan import Plan, read_plan
 from harness.report.checked import case_row
-from harness.report.document import RESULT_FILE, CaseRow, Document, clean, parse_document
+from harness.report.document import RESULT_FILE, CaseRow, Document, FoundRow, clean, parse_document
 from harness.report.text import render
 from harness.store import RunDirectory, read_records
 
@@ -114,7 +114,9 @@ def _placed(stored: StoredDocument, runs: Sequence[StoredRun]) -> StoredDocument
     folder = stored.path.resolve().parent
     places = [Places(run for run in runs if folder in run.path.resolve().parents), Places(runs)]
     found = {}
-    for replay in {row.replay for row in stored.document.cases} | {one.repeat for one in stored.document.findings}:
+    named = {row.replay for row in stored.document.cases}
+    named |= {replay for one in stored.document.findings for replay in (one.repeat, one.shown)}
+    for replay in named:
         run = next((run for place in places if (run := place.of(replay)) is not None), None)
         if run is not None:
             found[replay] = str(run.path / "plan.toml")
@@ -131,7 +133,10 @@ def relocated(document: Document, places: Mapping[str, str]) -> Document:
         one.model_copy(update={"replay": moved(one.replay, one.replay), "text": moved(one.text, one.replay)})
         for one in document.cases
     )
-    findings = tuple(one.model_copy(update={"repeat": moved(one.repeat, one.repeat)}) for one in document.findings)
+    findings = tuple(
+        one.model_copy(update={name: moved(getattr(one, name), getattr(one, name)) for name in ("repeat", "shown")})
+        for one in document.findings
+    )
     return document.model_copy(update={"cases": cases, "findings": findings})
 
 
@@ -344,8 +349,9 @@ def with_diagnoses(document: Document, runs: Iterable[StoredRun]) -> Document:
     where = Places(runs)
     found = []
     for one in document.findings:
-        run = where.of(one.repeat)
-        found.append(one.model_copy(update={"diagnosis": run.diagnosis}) if run and run.diagnosis else one)
+        run = where.showing(one)
+        lines = tuple(line for line in one.lines if not line.startswith("diagnosis: "))  # it would stand there twice
+        found.append(one.model_copy(update={"diagnosis": run.diagnosis, "lines": lines}) if run and run.diagnosis else one)
     return document.model_copy(update={"findings": tuple(found)})
 
 
@@ -371,6 +377,10 @@ class Places:
         alike = [(_common(run.path.resolve().parts, folder.parts), run) for run in self._by_name.get(folder.name, ())]
         best = max(alike, key=lambda pair: pair[0], default=(0, None))
         return best[1] if best[0] >= _ALIKE else None
+
+    def showing(self, finding: FoundRow) -> StoredRun | None:
+        """The run that shows a finding."""
+        return self.of(finding.repeat) or self.of(finding.shown)
 
 
 _ALIKE = 2

@@ -73,6 +73,7 @@ def cost(scenario: Scenario) -> Cost:
         size,
         sum(_lateness(fault) for fault in faults),
         len(scenario.world_sizes),
+        scenario.expect == "resumes-or-refuses",
     )
 
 
@@ -97,6 +98,9 @@ def candidates(scenario: Scenario, steps: int, full: Mapping[int, SignalFault] =
 def _changes(scenario: Scenario, steps: int, full: Mapping[int, SignalFault]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from _fewer_faults(scenario)
     yield from _fewer_ranks(scenario)
+    damaged = any(isinstance(fault, DamageFault) for fault in scenario.parsed_faults())
+    if scenario.expect == "resumes-or-refuses" and scenario.same_world_size and not damaged:
+        yield "a resume is owed", {"expect": "resumes"}  # what allowed a refusal is gone
     for index, fault in enumerate(scenario.parsed_faults()):
         if isinstance(fault, DiskFault) and fault.attempt in full:
             yield f"'{full[fault.attempt]}' for '{fault}'", _with(scenario, index, full[fault.attempt])

@@ -52,6 +52,16 @@ def test_every_command_of_the_harness_is_one(file):
     assert {" ".join(words): problem for words in known if (problem := wrong_options(words))} == {}
 
 
+def test_what_is_installed_has_the_extras_that_the_commands_need():
+    for file in FILES:
+        text = file.read_text(encoding="utf-8")
+        installed = [set(found.split(",")) for found in re.findall(r"pip install 'resume-harness\[([\w,]+)\]'", text)]
+        assert installed
+        assert all("report" in extras for extras in installed)
+        if any(words[1] == "chaos" for words in commands(text, "harness")):
+            assert any("chaos" in extras for extras in installed)
+
+
 def test_a_wrong_option_would_be_seen():
     assert "--shards" in wrong_options(["harness", "check", "--shards", "1/4", "--reference", "single"])
     assert wrong_options(["harness", "no-such"]) == "no command no-such"

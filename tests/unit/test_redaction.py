@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.redaction import Redactor, known_names, known_places
+from harness.redaction import Redactor, known_names, known_places, names_in
 
 PLACES = {"/home/alice": "HOME", "/home/alice/project": "TRAINER", "/tmp": "TMP", "/": "ROOT"}
 NAMES = {"alice": "USER", "blackbox": "HOST", "root": "USER", "data": "USER", "x": "USER"}
@@ -39,6 +39,12 @@ def redact():
 )
 def test_texts(redact, text, expected):
     assert redact.text(text) == (text if expected is None else expected)
+
+
+def test_whose_folder_it_is_is_nobodys_business():
+    assert names_in(["/home/bob/project", "/Users/eve", "/opt/x"]) == {"bob": "USER", "eve": "USER"}
+    redact = Redactor({"/home/bob/project": "TRAINER"}, names_in(["/home/bob/project"]))
+    assert redact.text("/home/bob/project/a.py of bob, not /home/eve") == "TRAINER/a.py of USER, not PATH-1/USER"
 
 
 def test_one_folder_has_one_word(redact):

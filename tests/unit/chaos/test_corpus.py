@@ -40,6 +40,12 @@ def test_a_line_that_a_killed_night_left_half_costs_that_line_only(tmp_path):
     assert ["line 1 is left out" in problem for problem in problems] == [True]
 
 
+@pytest.mark.parametrize(("kept", "now", "given"), [(60.0, 200.0, 200.0), (200.0, 60.0, 200.0)])
+def test_a_case_has_the_time_that_this_machine_needs(kept, now, given):
+    one, job_now = (CASE.model_copy(update={"deadline_s": seconds}) for seconds in (kept, now))
+    assert for_job(one, job_now).deadline_s == given
+
+
 @pytest.mark.parametrize(
     ("edit", "word"),
     [

@@ -66,6 +66,23 @@ def test_a_job_is_deterministic_where_every_share_knows_it(known, whole):
     assert merge(stored(*documents).documents).baseline.deterministic is whole
 
 
+def test_checks_of_different_trainers_are_not_added_up():
+    case = CaseRow(id="a", title="a", part="p", verdict="FAIL", kind="diverged", component="rng")
+    one, other = (
+        document(
+            [case], command=("harness", "check", "--", "python", script, "{ckpt}"), parts=[PartRow(name="p", outcome="FAIL")]
+        ).model_copy(update={"coverage": ({"part": "p", "distinct": 5, "judged": 5},)})
+        for script in ("a.py", "b.py")
+    )
+    merged = merge(stored(one, other).documents)
+    assert [part.name for part in merged.parts] == [f"check -- python {script} {{ckpt}}: p" for script in ("a.py", "b.py")]
+    assert {case.part for case in merged.cases} == {part.name for part in merged.parts}
+    assert [(row["judged"], row["distinct"]) for row in merged.coverage] == [(5, 5), (5, 5)]
+    assert [one.lines[0] for one in merged.findings] == [
+        f"work: check -- python {script} {{ckpt}}" for script in ("a.py", "b.py")
+    ]
+
+
 def test_a_missing_share_is_no_pass():
     good = [CaseRow(id="a", title="a", verdict="PASS"), CaseRow(id="b", title="b", verdict="PASS")]
     one, two, _ = (document([case], f"{n}/3") for n, case in enumerate([*good, good[0]], 1))

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from harness.report.document import parse_document
-from harness.report.history import in_order, read_history
+from harness.report.history import in_order, night_of, read_history
 from harness.report.merge import merge
 from harness.report.page import page
-from harness.report.saving import _merge_corpora
-from harness.report.stored import StoredDocument
+from harness.report.saving import Wanted, _merge_corpora, save_all
+from harness.report.stored import Places, StoredDocument, StoredRun, with_diagnoses
 
 
-def night(index=1, count=2, **more):
+def written(index=1, count=2, began="", **more):
     fault = "sigkill rank 1 during write a.tmp at 50%; ENOSPC rank 0 on write * attempt 1"
     case = {"id": f"chaos-{index}", "fault": fault, "verdict": "FAIL", "kind": "hang", "component": "process", "ranks": [2, 1]}
     found = {
@@ -23,6 +23,7 @@ def night(index=1, count=2, **more):
         "harness": "0.1.0",
         "command": ["harness", "chaos", "--shard", f"{index}/{count}", "--seed", "7"],
         "seed": 7,
+        "began": began,
         "baseline": {"steps": 8, "deterministic": True},
         "summary": {"pass": 0, "fail": 1, "inconclusive": 0, "cases_per_min": 2.0},
         "cases": [{**case, "replay": "runs/x/plan.toml", "message": "rank 0 never ended", "flaky": False, "origin": "drawn"}],
@@ -49,7 +50,11 @@ def night(index=1, count=2, **more):
         },
     }
     found["chaos"] |= more
-    return parse_document(json.dumps(found), Path("result.json"))
+    return json.dumps(found)
+
+
+def night(*args, **more):
+    return parse_document(written(*args, **more), Path("result.json"))
 
 
 def test_groups_coverage_and_share_stand_where_all_results_have_them():
@@ -61,6 +66,14 @@ def test_groups_coverage_and_share_stand_where_all_results_have_them():
     assert found.cases[0].world_sizes == (2, 1)
     assert found.coverage["covered by operations"] == {"sigkill": {"write": 3, "open": 1}}
     assert found.notes == ("fixed: case 3 of the corpus passes", "a note")
+
+
+def test_a_finding_that_was_made_smaller_is_shown_by_the_run_that_was_drawn():
+    run = StoredRun(Path("runs/x"), night().cases[0], None, diagnosis="why")
+    found = with_diagnoses(night(), [run])
+    assert (found.findings[0].repeat, found.findings[0].shown) == ("small.toml", "runs/x/plan.toml")
+    assert found.findings[0].diagnosis == "why"
+    assert Places([run]).showing(found.findings[0]) == run
 
 
 def test_the_shares_of_a_night_are_one():
@@ -89,6 +102,30 @@ def test_the_lines_of_the_shares_are_one_night_of_the_history(tmp_path):
     nights, problems = read_history(file)
     assert [(one.passed, one.failed) for one in sorted(in_order(nights), key=lambda one: one.group)] == [(8, 2), (4, 1)]
     assert len(problems) == 1
+
+
+def test_nights_that_were_given_the_same_seed_are_several(tmp_path):
+    file = tmp_path / "history.jsonl"
+    days = [f"2026-01-0{day}T02:17:0{share}.000+00:00" for day in (1, 2, 3) for share in (1, 2)]
+    line = {"schema": "harness.history/1", "time_s": 1.7e9, "seed": 7, "pass": 4, "fail": 1, "inconclusive": 0}
+    rows = [{**line, "shard": [1 + number % 2, 2], "began": began} for number, began in enumerate(days)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = in_order(read_history(file)[0])
+    assert [(one.began[:10], one.passed) for one in found] == [("2026-01-01", 8), ("2026-01-02", 8), ("2026-01-03", 8)]
+
+
+def test_what_chaos_finds_every_night_is_one_cause():
+    found = night(began="2026-01-01T00:00:00+00:00")
+    other = found.model_copy(update={"findings": (found.findings[0].model_copy(update={"text": "rank 1 never ended"}),)})
+    assert night_of(found).causes == night_of(other).causes == (("hang", "process", "found by chaos"),)
+
+
+def test_a_night_that_is_reported_twice_is_remembered_once(tmp_path):
+    (tmp_path / "result.json").write_text(written(began="2026-01-01T00:00:00+00:00"))
+    asked = {"merge": False, "out": None, "pack": None, "limit": None, "runs": "12"}
+    for _ in range(2):
+        save_all(Wanted.parse([tmp_path], **asked, history=tmp_path / "nights.jsonl"))
+    assert len((tmp_path / "nights.jsonl").read_text().splitlines()) == 1
 
 
 def test_logs_of_corpora_that_began_as_one_are_joined(tmp_path):

@@ -112,7 +112,7 @@ def test_a_diagnosis_is_told_however_it_is_laid_out(tmp_path, diagnosis):
     assert stored.runs[0].diagnosis == "why"
     document, _ = combine(stored)
     assert document.findings[0].diagnosis == "why"
-    assert "diagnosis: why" in text(document)
+    assert text(document).count("diagnosis: ") == 1
 
 
 def test_everything_that_holds_nothing_is_said_at_once(tmp_path):

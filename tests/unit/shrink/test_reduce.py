@@ -64,6 +64,15 @@ def test_numbers_of_ranks_go_down_and_faults_follow():
     assert any(len(set(simpler.world_sizes)) == 1 and simpler.world_sizes[0] == 2 for simpler in reachable(four))
 
 
+def test_what_allowed_a_refusal_goes_and_with_it_the_refusal():
+    allowed = case("sigkill all ranks at step 3 by rank 0").model_copy(update={"expect": "resumes-or-refuses"})
+    assert any(simpler.expect == "resumes" and simpler.faults == allowed.faults for simpler in reachable(allowed))
+    damaged = case("sigkill all ranks at step 3 by rank 0", "delete newest").model_copy(update={"expect": "resumes-or-refuses"})
+    other = case("sigkill all ranks at step 3 by rank 0", sizes=(2, 1)).model_copy(update={"expect": "resumes-or-refuses"})
+    assert not any(simpler.expect == "resumes" and simpler.world_sizes == (2, 1) for simpler in reachable(other))
+    assert not any(simpler.expect == "resumes" for simpler in reachable(damaged))
+
+
 def test_a_step_is_simpler_than_an_operation_and_an_earlier_one_than_a_later():
     one = case("sigkill rank 0 before write x occurrence 4")
     sentences = [simpler.faults[0] for simpler in reachable(one) if simpler.faults]
