@@ -228,7 +228,7 @@ def _run_once(plan: Plan, path: Path, launcher: Launcher) -> dict[int, RankLog]:
         why = _why_not(attempt, logs, plan)
         # A foreign command that does not do its work undisturbed is the user's to mend; our own trainer is ours.
         raise UsageError([why]) if isinstance(plan.scenario.workload, Command) else LaunchError(why)
-    if why := other_number(workload, logs):
+    if why := not_rising(workload, logs) or other_number(workload, logs):
         raise UsageError([why])
     return logs
 
@@ -244,6 +244,22 @@ def other_number(workload: Reference | Command, logs: dict[int, RankLog]) -> str
     return (
         f"steps={said} was said, the uninterrupted run ended after {found} {counted}; expected the number that it does "
         f"(steps={found}), no number, or a command that goes on to {said}"
+    )
+
+
+def not_rising(workload: Reference | Command, logs: dict[int, RankLog]) -> str:
+    """Why the lines of a trainer's own log do not name its steps, or ""."""
+    if not isinstance(workload, Command) or not workload.loss_log:
+        return ""
+    steps = [batch.step for batch in next(iter(logs.values())).batches]
+    again = next(((one, other) for one, other in itertools.pairwise(steps) if one >= other), None)
+    if again is None:
+        return ""
+    return (
+        f"the lines that --loss-regex {workload.loss_regex!r} finds do not count upwards: after step {again[0]} comes step "
+        f"{again[1]}, so a step cannot be told from another. Expected one line per step: where several ranks speak, a "
+        "--loss-regex that finds the lines of one of them; where steps are counted within epochs, the epoch before the step on "
+        "the same line, as a group (?P<epoch>…)"
     )
 
 
@@ -274,7 +290,10 @@ def _no_step(workload: Reference | Command) -> str:
         return _KEPT_OUT.format(option) if option else _NO_STEP
     if not isinstance(workload, Command) or not workload.loss_log:
         return _NO_STEP
-    where = "to its standard output or error" if workload.loss_log == "-" else f"to {workload.loss_log}"
+    where = "to its standard output or error"
+    if workload.loss_log != "-":
+        missing = not Path(workload.directory or ".", workload.loss_log).exists()
+        where = f"to {workload.loss_log}" + (" (there is no such file)" if missing else "")
     return (
         f"the command ended with exit code 0, but wrote no line {where} that --loss-regex {workload.loss_regex!r} finds, so "
         "there is nothing to compare; expected lines with a step and its loss, in the groups (?P<step>…) and (?P<loss>…)"

@@ -117,7 +117,10 @@ def check_environment(scenario: Scenario) -> None:
             if given is not None and shutil.which(given) is None:
                 missing = [program for program in missing if program != given]
                 problems.append(f"python {given!r} does not exist or cannot be executed; expected an interpreter or its path")
-        problems += [f"command {name!r} does not exist or cannot be executed; expected a program or its path" for name in missing]
+        problems += [
+            f"command {name!r} does not exist or cannot be executed; expected a program or its path{_quoted(name)}"
+            for name in missing
+        ]
         folder = scenario.workload.directory
         if folder is not None and not Path(folder).is_dir():
             problems.append(f"the command's directory {folder} does not exist; expected the directory that it is to run in")
@@ -129,6 +132,12 @@ def check_environment(scenario: Scenario) -> None:
         raise UsageError(problems)
 
 
+def _quoted(program: str) -> str:
+    """A hint for a whole command line that was given as one word."""
+    words = program.split()
+    return ", and its words without quotes around them all" if len(words) > 1 and shutil.which(words[0]) else ""
+
+
 def _moved(words: tuple[str, ...], python: str, folder: str | None) -> list[str]:
     """Of a script that the command starts and that is not there: where it was looked for."""
     program = understand([python if word == "{python}" else word for word in words])
@@ -138,7 +147,7 @@ def _moved(words: tuple[str, ...], python: str, folder: str | None) -> list[str]
     path = Path(folder or "/") / script
     if path.exists():
         return []
-    return [f"the script {path} does not exist; expected it where the command looks for it: was it moved, or was the file?"]
+    return [f"the script {path} does not exist; expected it where the command looks for it (in {path.parent})"]
 
 
 def judge_stored(path: Path) -> Verdict:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from harness import explore as exploring
 from harness.case import Workbench, run_case
+from harness.check_plan import any_number
 from harness.crash_states import CrashState, Points
 from harness.error_loop import ErrorLoop, error_loop
 from harness.errors import UsageError
@@ -28,6 +29,7 @@ from harness.trace import Operation, SaveWindow
 
 # A real cut takes some seconds, and shows one state of many.
 _REAL_POINTS = 8
+_MOST_SORTS = 2
 _ERRORS = (("ENOSPC", "open"), ("ENOSPC", "write"), ("EIO", "write"), ("EIO", "fsync"), ("EIO", "rename"), ("EIO", "unlink"))
 Say = Callable[[str], None]
 
@@ -38,7 +40,7 @@ class Request:
 
     Attributes:
         scenario: the job.
-        save: which of its saves, from 1; 0 for all; None for the second, or the first of one.
+        save: which of its saves, from 1; 0 for all; None for the second of each sort of name, or the first of one.
         limit: most resumes per save, per recovery and per sweep of damage; None for all.
         power: how power is cut: `model`, `real` (on a real file system), `both`, or `none`.
         filesystem: the real one, ext4 or xfs.
@@ -214,12 +216,18 @@ class Parts:
             yield from self.failing_operations()
 
     def windows(self) -> list[SaveWindow]:
-        """The saves that are attacked. Raises: UsageError: there is no such save."""
+        """The saves that are attacked. Raises: UsageError: there is no such save.
+
+        By default the second one, and where the job saves under names of two sorts (the last state and the best weights), the
+        second of each: the first that is written may be the one that nobody resumes from.
+        """
         saves, save = self.recordings.recorded.trace.saves(), self.request.save
         if not saves or save == 0:
             return saves
         if save is None:
-            return saves[:2][-1:]
+            sorts = list(dict.fromkeys(any_number(one.name) for one in saves))[:_MOST_SORTS]
+            second = [[one for one in saves if any_number(one.name) == sort][:2][-1] for sort in sorts]
+            return sorted(second, key=lambda one: one.start)
         if save > len(saves):
             names = ", ".join(one.name for one in saves)
             limits = f"the job saves {len(saves)} times ({names}); expected 1 to {len(saves)}, or all"

@@ -183,7 +183,7 @@ class _Shared:
         if not ran:
             yield Part(check_plan.CONTROL, blocked="the budget was used up before the control had run (--budget)")
             return
-        if _never_resumed(ran):
+        if _never_resumed(ran, _writes_to_tell(ran, self.job)):
             yield from self._parts([pair for pair in ran if pair[0].part == check_plan.CONTROL])
             # What the job calls a save may have left no file behind.
             yield Part(check_plan.KILLS, blocked=NEVER_RESUMED if self._has_written() else self._never_saved())
@@ -420,18 +420,36 @@ def _nothing_to_judge(baseline: Baseline, has_written: bool) -> str:
     return ""
 
 
-def _never_resumed(ran: Sequence[tuple[Planned, Case]]) -> bool:
-    """Whether each restart began anew although a checkpoint stood there; once is not enough to say so."""
+def _never_resumed(ran: Sequence[tuple[Planned, Case]], writes: int = 0) -> bool:
+    """Whether each restart began anew although a checkpoint stood there; once is not enough to say so.
+
+    Args:
+        ran: cases.
+        writes: as of `_writes_to_tell`.
+    """
     owed = [case for planned, case in ran if planned.owed]
-    return bool(owed) and all(case.verdict.kind == "restarted-from-scratch" or _began_anew(case) for case in owed)
+    return bool(owed) and all(case.verdict.kind == "restarted-from-scratch" or _began_anew(case, writes) for case in owed)
 
 
-def _began_anew(case: Case) -> bool:
+def _writes_to_tell(ran: Sequence[tuple[Planned, Case]], job: Job) -> int:
+    """How many writes make a restart a whole run, where its first line does not tell; else 0.
+
+    A log whose first line is of step 10 has the same first line after a resume from step 8.
+    """
+    control = next((case for planned, case in ran if planned.part == check_plan.CONTROL), None)
+    return 0 if control is None or not job.told or job.told[0] <= 1 else _writes(control, 0)
+
+
+def _writes(case: Case, attempt: int) -> int:
+    return sum(r.get("operation") == "write" for r in read_attempt(RunDirectory(case.path).attempt(attempt)).operations)
+
+
+def _began_anew(case: Case, writes: int) -> bool:
     """Whether the restart began with the first step although files stood there, and nobody has seen what they are."""
-    if case.verdict.outcome != "PASS":
+    if case.verdict.outcome != "PASS" or case.verdict.resumed_from[:1] != (0,):
         return False
     files = read_attempt(RunDirectory(case.path).attempt(0)).files("end")
-    return bool(files) and case.verdict.resumed_from[:1] == (0,)
+    return bool(files) and (not writes or _writes(case, 1) >= writes)
 
 
 def _took_s(golden: Path) -> float:

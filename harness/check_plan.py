@@ -106,6 +106,12 @@ class Job:
         known = [save for save in self.saves[:2] if save.known is not None and save.known < self.steps]
         return known[-1] if known else None
 
+    @property
+    def latest(self) -> Saved | None:
+        """The last save after which something is trained: old checkpoints have been removed by then, if they ever are."""
+        known = [save for save in self.saves if save.known is not None and save.known < self.steps]
+        return known[-1] if known else None
+
 
 def _saves(records: Sequence[Record]) -> tuple[Saved, ...]:
     """The saves whose end was reported; the batch that follows is the first at which a kill finds them owed."""
@@ -130,12 +136,17 @@ def first_cases(job: Job) -> list[Planned]:
         middle = _middle(job, save)
         if middle is not None:
             cases.append(Planned(KILLS, f"killed at step {middle}, in the middle between two saves", (_kill(middle),), owed=True))
+        latest = job.latest
+        if latest is not None and latest != save:
+            title = f"killed at step {latest.known}, right after {latest.name} was saved, when old ones have been removed"
+            cases.append(Planned(KILLS, title, (_kill(latest.known),), owed=True))
     elif len(job.told) > 1:  # what it writes when is unknown, but by then it has most probably saved
         late = job.told[-2]
         cases.append(Planned(KILLS, f"killed at step {late}, the last but one", (_kill(late),), owed=True))
     first = job.told_from(min([job.saves[0].step if job.saves else job.steps, _EARLY_STEP, job.steps]))
-    if first >= 1:
-        cases.append(Planned(KILLS, f"killed at step {first}, before the first save", (_kill(first),)))
+    if first >= 1 and (_kill(first),) not in [case.faults for case in cases]:
+        where = ", before the first save" if job.saves else ""  # a log says nothing of saves
+        cases.append(Planned(KILLS, f"killed at step {first}{where}", (_kill(first),)))
     if asked_at(job):
         step = asked_at(job)
         cases.append(Planned(ASKED, f"asked to end (SIGTERM) at step {step}", (_ask(step),), owed=save is not None))

@@ -26,9 +26,9 @@ REFERENCE = {"steps": 3, "save_every": 1, "keep_last": 1, "batches_per_epoch": 2
 # As torchrun and accelerate are told.
 _NUMBER_OF_RANKS = re.compile(r"--(?:nproc|num)[-_](?:per[-_]node|processes)[= ]([1-9][0-9]{0,2})(?= |$)")
 COMMAND_BUDGET = "5m"
-# "step 10: loss 2.31", "iter 1,000 | loss=2.31e+00", "{'step': 3, 'loss': 0.5}".
+# "step 10: loss 2.31", "iter 1,000 | loss=2.31e+00", "{'step': 3, 'loss': 0.5}", "Epoch [1/2], Step [3/10], Loss: 0.5".
 LOSS_REGEX = (
-    r"(?i)\b(?:step|iter|iteration)\b\W{0,4}(?P<step>\d+(?:,\d{3})*).*?"
+    r"(?i)(?:\bepoch\b\W{0,4}(?P<epoch>\d+).*?)?\b(?:step|iter|iteration)\b\W{0,4}(?P<step>\d+(?:,\d{3})*).*?"
     r"\bloss\b\W{0,4}?(?P<loss>[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf))"
 )
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}

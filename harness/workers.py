@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -29,6 +31,7 @@ class OutOfTime(BaseException):
     """The time of `ended_at` is up. No error, so that nobody who deals with errors takes it for one."""
 
 
+_AGAIN_S = 0.01
 # When what this process does is to end (`time.monotonic`).
 _ends: list[float] = []
 
@@ -42,7 +45,8 @@ def ended_at(moment: float | None) -> Iterator[None]:
     if moment is None:
         yield
         return
-    handler = signal.signal(signal.SIGALRM, _raise)
+    handler, hook = signal.signal(signal.SIGALRM, _raise), sys.unraisablehook
+    sys.unraisablehook = partial(_unheard, hook)
     left, _ = signal.setitimer(signal.ITIMER_REAL, max(1e-6, moment - time.monotonic()))
     began = time.monotonic()
     _ends.append(moment)
@@ -50,12 +54,21 @@ def ended_at(moment: float | None) -> Iterator[None]:
         yield
     finally:
         _ends.pop()
+        sys.unraisablehook = hook
         signal.setitimer(signal.ITIMER_REAL, max(1e-6, left - (time.monotonic() - began)) if left else 0.0)
         signal.signal(signal.SIGALRM, handler)
 
 
 def _raise(_signal: int, _frame: object) -> None:
     raise OutOfTime
+
+
+def _unheard(hook: Callable[[Any], object], lost: Any) -> None:
+    """What was raised while an object was being removed is printed by Python and ends nothing: the end is tried again."""
+    if issubclass(lost.exc_type, OutOfTime):
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+    else:
+        hook(lost)
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ def _fewer_and_elsewhere(scenario: Scenario, steps: int) -> Iterator[tuple[str, 
 def _elsewhere(fault: Fault, steps: int) -> list[Fault]:
     if not isinstance(fault, SignalFault):
         return []
-    kill = [replace(fault, signal="sigkill")] if fault.signal != "sigkill" else []
+    kill: list[Fault] = [replace(fault, signal="sigkill")] if fault.signal != "sigkill" else []
     if isinstance(fault.point, StepPoint):
         return kill + [replace(fault, point=StepPoint(step)) for step in _early(steps) if step != fault.point.step]
     numbers = [number for number in range(1, _OCCURRENCES_TRIED + 1) if number != fault.point.occurrence]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.baseline import cache_key, first_difference, golden_scenario, other_number
+from harness.baseline import cache_key, first_difference, golden_scenario, not_rising, other_number
 from harness.scenario import Command, Reference, Scenario
 from harness.store import RankLog
 
@@ -124,3 +124,25 @@ def test_a_script_that_is_not_there_yet_is_no_error(tmp_path):
 def test_an_uninterrupted_run_is_waited_for_longer_since_nothing_is_done_to_it(attempt_s, golden_s):
     scenario = Scenario(workload=Reference(), deadline_s=attempt_s)
     assert golden_scenario(scenario).deadline_s == golden_s
+
+
+def spoken(*steps):
+    places = [{"epoch": 0, "batch_in_epoch": step, "tag": "STEP", "global_loss": "0x1.0p+0"} for step in steps]
+    records = [batch(step) | {"batch": n} | place for n, (step, place) in enumerate(zip(steps, places, strict=True), 1)]
+    return {0: RankLog(0, records)}
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"), [((1, 1, 2), "after step 1 comes step 1"), ((1, 2, 3, 1), "after step 3 comes step 1")]
+)
+def test_lines_that_do_not_count_upwards_are_refused_and_never_taken_for_a_defect(steps, text):
+    found = not_rising(Command(command=("x",), loss_log="-", loss_regex="y"), spoken(*steps))
+    assert text in found
+    assert "several ranks" in found
+    assert "(?P<epoch>…)" in found
+
+
+def test_lines_that_count_upwards_are_right_and_nothing_is_asked_of_what_the_probe_sees():
+    assert not_rising(Command(command=("x",), loss_log="-", loss_regex="y"), spoken(10, 20)) == ""
+    assert not_rising(Command(command=("x",), probe=True), spoken(1, 1)) == ""
+    assert not_rising(Reference(), spoken(1, 1)) == ""

@@ -77,6 +77,18 @@ def test_kills_come_after_a_save_between_two_and_before_the_first():
     ]
 
 
+def test_the_last_kill_comes_when_old_checkpoints_have_been_removed():
+    kills = [case for case in check_plan.first_cases(job(steps=20)) if case.part == check_plan.KILLS]
+    assert [(case.faults[0], case.owed) for case in kills] == [
+        ("sigkill all ranks at step 9 by rank 0", True),
+        ("sigkill all ranks at step 10 by rank 0", True),
+        ("sigkill all ranks at step 17 by rank 0", True),
+        ("sigkill all ranks at step 2 by rank 0", False),
+    ]
+    assert job(steps=20).latest == Saved("ckpt.pt", 16, 17)
+    assert job(steps=4).latest is None
+
+
 def test_a_job_of_whose_saves_nothing_is_known_is_killed_early_and_late():
     cases = check_plan.first_cases(job(every=100))
     kills = [f"sigkill all ranks at step {step} by rank 0" for step in (11, 2)]
@@ -84,6 +96,14 @@ def test_a_job_of_whose_saves_nothing_is_known_is_killed_early_and_late():
     # If it then begins anew although files stand there, it never resumes.
     assert [case.owed for case in cases if case.faults[:1] == (kills[0],)] == [True]
     assert check_plan.later_cases(job(every=100), (1,)) == []
+
+
+def test_a_log_with_few_lines_has_no_kill_twice_and_no_word_of_saves():
+    told = [batch(step) for step in (10, 20)]
+    cases = check_plan.first_cases(Job.of({0: RankLog(0, told)}))
+    assert sentences(cases) == ["sigkill all ranks at step 10 by rank 0", "sigterm all ranks at step 10 by rank 0"]
+    (alone,) = [case for case in check_plan.first_cases(Job.of({0: RankLog(0, told[:1])})) if case.part == check_plan.KILLS]
+    assert alone.title == "killed at step 10"
 
 
 def test_kills_are_at_steps_that_the_log_tells_of():

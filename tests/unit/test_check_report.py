@@ -108,6 +108,25 @@ def test_cases_that_were_run_from_their_start():
     assert checked(Part("x", left_out=1)).outcome == "INCONCLUSIVE"
 
 
+@pytest.mark.parametrize(
+    ("names", "attacked"),
+    [
+        (("step-4", "step-8", "step-12"), [1]),
+        (("last.pt", "last.pt", "last.pt"), [1]),
+        (("step-4",), [0]),
+        (("best.pt", "best.pt", "last.pt", "best.pt", "last.pt"), [1, 4]),
+        (("last.pt", "best.pt", "final.pt"), [0, 1]),
+        ((), []),
+    ],
+)
+def test_the_second_save_of_each_sort_of_name_is_attacked(tmp_path, names, attacked):
+    saves = [SaveWindow(name, 10 * index, 10 * index + 9, None) for index, name in enumerate(names)]
+    recordings = SimpleNamespace(recorded=SimpleNamespace(trace=SimpleNamespace(saves=lambda: saves)))
+    bench = Workbench(tmp_path, tmp_path, None)
+    parts = Parts(Request(job(), save=None), recordings, bench, tmp_path, None, lambda _: None, lambda *_: None)
+    assert parts.windows() == [saves[index] for index in attacked]
+
+
 def test_no_recovery_is_recorded_once_the_budget_is_over(tmp_path, monkeypatch):
     states = [SimpleNamespace(faults=(f"sigkill rank 0 before write {name}",)) for name in "ab"]
     monkeypatch.setattr("harness.check.untidy_states", lambda *_: states)

@@ -133,6 +133,16 @@ def test_an_interpreter_of_a_plan_that_does_not_exist_is_refused_whether_it_is_u
     )
 
 
+def test_a_command_line_that_is_one_word_is_told_from_a_program_that_is_not_there():
+    def problem(*command):
+        with pytest.raises(UsageError) as caught:
+            check_environment(Scenario.build({"workload": {"kind": "command", "command": command}, "world_sizes": (1,)}))
+        return caught.value.problems[0]
+
+    assert problem("true --out {ckpt}").endswith("expected a program or its path, and its words without quotes around them all")
+    assert problem("no-such-program --out").endswith("expected a program or its path")
+
+
 def test_what_is_run_otherwise_is_read_as_words():
     said = {"control_command": "{python} train.py --no-save", "resume_python": sys.executable, "python": sys.executable}
     workload = asked(command=OWN_PYTHON, **said).scenario.workload

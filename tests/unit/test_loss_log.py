@@ -56,6 +56,82 @@ def test_a_restart_counts_as_the_uninterrupted_run_does(golden, tmp_path):
     assert events(tmp_path, rank=0) == [{**record, "rank": 0} for record in events(tmp_path, rank=1)]
 
 
+NANO = b"step 4: train loss 4.1, val loss 4.2\niter 4: loss 4.0\n"
+
+
+def nano(tmp_path, **more):
+    """A log as many small trainers write it: a line for each step, and one of the evaluation for every fourth."""
+    return LossLog(LOSS_REGEX, tmp_path, 1, **more)
+
+
+def whole(folder, text, pattern=LOSS_REGEX, name="whole"):
+    """The folder of an uninterrupted run that says this."""
+    made = folder / name
+    made.mkdir()
+    log = LossLog(pattern, made, 2, None)
+    log.read("out", text)
+    log.end(done=True, reached=(0, 0))
+    assert events(made, rank=1) == [{**record, "rank": 1} for record in events(made)]
+    return made
+
+
+def lines(folder):
+    return [(e["batch"], e["step"], float.fromhex(e["loss"])) for e in events(folder) if e["event"] == "batch"]
+
+
+def test_of_several_kinds_of_lines_the_one_that_most_are_of_speaks_for_the_job(tmp_path):
+    text = b"iter 3: loss 3.0\n" + NANO + b"iter 5: loss 5.0\nstep 5 final loss 0.5\n"
+    golden = whole(tmp_path, text)
+    assert lines(golden) == [(1, 3, 3.0), (2, 4, 4.0), (3, 5, 5.0)]
+    assert events(golden)[-1]["batches"] == 3
+    restarted = tmp_path / "restarted"
+    restarted.mkdir()
+    log = nano(restarted, golden=golden)
+    found = log.read("out", NANO + b"iter 5: loss 5.5\n")
+    log.end(done=True, reached=(2, 4))
+    assert [record["event"] for record in found] == ["start", "resume", "batch", "batch"]
+    assert (found[1]["step"], found[1]["batch"]) == (3, 1)
+    assert lines(restarted) == [(2, 4, 4.0), (3, 5, 5.5)]
+
+
+def test_words_beside_the_loss_tell_kinds_apart_and_numbers_do_not(tmp_path):
+    text = b"".join(b"[%d it/s] step %d train loss %d.0\nstep %d val loss 9\n" % (9 - s, s, s, s) for s in (1, 2, 3))
+    assert lines(whole(tmp_path, text)) == [(1, 1, 1.0), (2, 2, 2.0), (3, 3, 3.0)]
+
+
+def test_steps_that_begin_again_with_each_epoch_are_known_by_both(tmp_path):
+    text = b"".join(b"Epoch [%d/2], Step [%d/3], Loss: %d.%d\n" % (e, s, e, s) for e in (1, 2) for s in (1, 2, 3))
+    golden = whole(tmp_path, text)
+    assert lines(golden) == [(1, 1, 1.1), (2, 2, 1.2), (3, 3, 1.3), (4, 4, 2.1), (5, 5, 2.2), (6, 6, 2.3)]
+    restarted = tmp_path / "restarted"
+    restarted.mkdir()
+    log = nano(restarted, golden=golden)
+    log.read("out", b"Epoch [2/2], Step [2/3], Loss: 2.2\nEpoch [3/2], Step [1/3], Loss: 3.1\n")
+    assert lines(restarted) == [(5, 5, 2.2), (7, 7, 3.1)]
+    assert events(restarted)[1]["step"] == 4
+
+
+def test_steps_that_count_over_all_epochs_keep_their_numbers(tmp_path):
+    assert lines(whole(tmp_path, b"epoch 1 step 10 loss 1\nepoch 2 step 20 loss 2\n")) == [(1, 10, 1.0), (2, 20, 2.0)]
+
+
+def test_lines_of_which_no_order_is_known_stay_as_they_are_for_whoever_refuses_them(tmp_path):
+    text = b"[rank0] step 1 loss 1\n[rank1] step 1 loss 2\n[rank0] step 2 loss 3\n"
+    assert [step for _, step, _ in lines(whole(tmp_path, text))] == [1, 1, 2]
+
+
+def test_a_line_may_end_with_a_carriage_return(tmp_path):
+    assert lines(whole(tmp_path, b"\rstep 1 loss 1\rstep 2 loss 2\r\nstep 3 loss 3\n")) == [(1, 1, 1.0), (2, 2, 2.0), (3, 3, 3.0)]
+
+
+def test_the_log_of_an_older_harness_is_known_by_its_steps(tmp_path):
+    golden = tmp_path / "golden"
+    golden.mkdir()
+    old = {"event": "batch", "rank": 0, "batch": 2, "step": 7, "epoch": 0, "batch_in_epoch": 0, "loss": "0x1p+0"}
+    (golden / "rank-0.jsonl").write_text(json.dumps(old) + "\n")
+    assert [r["batch"] for r in nano(tmp_path, golden=golden).read("out", b"step 7 loss 1\n") if r["event"] == "batch"] == [2]
+
+
 def test_a_line_may_come_in_pieces_and_from_two_streams(tmp_path):
     log = LossLog(LINE, tmp_path, 1, None)
     assert log.read("out", b"step 1 lo") == []

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from histories import (
     KILL,
@@ -51,6 +53,16 @@ def test_an_older_checkpoint_is_lost_work(tmp_path):
         finding.message == "attempt 1 resumed from step-00000008.pt, losing 6 steps; step-00000012.pt was committed and undamaged"
     )
     assert (finding.step, finding.file, finding.component) == (8, "step-00000012.pt", "checkpoint-files")
+
+
+def test_a_checkpoint_that_its_own_rotation_has_removed_is_owed_and_said_to_be_gone(tmp_path):
+    """Names are sorted as texts, so that step-12 comes before step-4 and is removed as the oldest."""
+    run = two(tmp_path, 8)
+    for record in run.attempts[0].of("committed"):
+        if record["step"] == 12:
+            record["files"] = {}
+    finding = only(progress(run, baseline()), "lost-work")
+    assert finding.message.endswith("step-00000012.pt was saved, and the trainer had removed it again when that save was done")
 
 
 def test_a_fresh_start_over_a_good_checkpoint_is_restarted_from_scratch(tmp_path):
@@ -216,3 +228,48 @@ def test_a_save_that_failed_excuses_no_work_that_was_done_after_it_and_none_with
     assert [(f.kind, f.attempt) for f in found] == [("lost-work", 2)]
     found = progress(failed_save_then_early_death(tmp_path, fires=False), baseline())
     assert [(f.kind, f.attempt) for f in found] == [("lost-work", 2)]
+
+
+def beside_a_best(tmp_path, best=400, with_it=()):
+    """A foreign job that keeps last.pt every eighth batch and best.pt every fourth, killed after batch 14, and its baseline.
+
+    Args:
+        tmp_path: a folder.
+        best: bytes of best.pt; last.pt has 1200.
+        with_it: what is written in the last save of best.pt.
+    """
+    content = {"last.pt": (1200, "aa"), "best.pt": (best, "bb")}
+    first = attempt(0, 1, 14, path=tmp_path)
+    second = attempt(1, 9, STEPS, path=tmp_path, resumed=8, ended=True)
+    named = {4: "best.pt", 8: "last.pt", 12: "best.pt"}
+    for record in [*first.supervisor, *(r for log in first.ranks.values() for r in log.records)]:
+        if record["event"] in ("committed", "save") and record["step"] in named:
+            name = named[record["step"]]
+            record["checkpoint"] = name
+            record |= {"files": {name: content[name]}} if record["event"] == "committed" else {}
+    first.of("files", moment="end")[0]["files"] = content
+    for record in (r for log in second.ranks.values() for r in log.of("resume")):
+        record |= {"checkpoint": "last.pt", "batch": 8}
+    mark = {"event": "mark", "what": "save", "rank": 0, "step": 12, "time_s": 1.0}
+    first.operations[:] = [
+        {**mark, "moment": "begin", "checkpoint": "best.pt.tmp"},
+        *({"event": "operation", "operation": "write", "path": path, "rank": 0, "time_s": 1.0} for path in with_it),
+        {**mark, "moment": "end", "checkpoint": "best.pt"},
+    ]
+    golden = baseline()
+    said = [{"event": "save", "moment": "end", "step": step, "checkpoint": name} for step, name in named.items()]
+    golden.ranks[0].records[:] = [*(r for r in golden.ranks[0].records if r["event"] != "save"), *said]
+    case = foreign_workload(scenario())
+    case = case.model_copy(update={"workload": case.workload.model_copy(update={"save_every": None})})
+    return run_of(first, second, case=case), replace(golden, files=content)
+
+
+def test_the_best_weights_alone_are_no_checkpoint_that_is_owed(tmp_path):
+    run, golden = beside_a_best(tmp_path)
+    assert progress(run, golden) == []
+
+
+@pytest.mark.parametrize("how", [{"best": 1200}, {"with_it": ("best.pt.tmp", "last.pt")}])
+def test_a_whole_checkpoint_under_another_name_is_owed_and_so_is_one_in_several_files(tmp_path, how):
+    run, golden = beside_a_best(tmp_path, **how)
+    assert only(progress(run, golden), "lost-work").file == "best.pt"
