@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,8 +43,9 @@ def test_a_long_run_that_passes_is_judged_in_two_seconds_without_torch(long_run)
     assert took_s < LIMIT_S
 
 
-def test_a_long_run_that_fails_is_diagnosed_in_two_seconds_without_torch(long_run):
-    attempt = long_run / "attempt-001"
+def test_a_long_run_that_fails_is_diagnosed_in_two_seconds_without_torch(long_run, tmp_path):
+    changed = shutil.copytree(long_run, tmp_path / "run")
+    attempt = changed / "attempt-001"
     for rank in range(8):
         file = attempt / f"rank-{rank}.jsonl"
         records = [json.loads(line) for line in file.read_text().splitlines()]
@@ -61,7 +63,7 @@ def test_a_long_run_that_fails_is_diagnosed_in_two_seconds_without_torch(long_ru
     from stored import write_supervisor
 
     write_supervisor(attempt, supervisor)
-    took_s, outcome, kind, diagnosis, torch, _ = judged(long_run)
+    took_s, outcome, kind, diagnosis, torch, _ = judged(changed)
     assert (outcome, kind, torch) == ("FAIL", "data-repeated", False)
     assert "batch-repeated" in [pattern["name"] for pattern in diagnosis["patterns"]]
     assert took_s < LIMIT_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 
 import pytest
@@ -22,8 +23,9 @@ class Slow:
 def _remove_and_wait(until):
     one = Slow()
     del one
+    pause = threading.Event()
     while time.monotonic() < until:
-        time.sleep(0.01)
+        pause.wait(0.01)
 
 
 def test_an_end_that_comes_while_an_object_is_removed_is_not_lost_and_not_printed(capfd):
