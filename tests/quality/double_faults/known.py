@@ -45,7 +45,7 @@ WRITES_OF_A_SAVE = 2  # trainer.py writes a file in two halves
 def _same_save(fault: str) -> str:
     """A fault without what is chance: which operation of a save, or moment of it, is cut; the number of the save is kept."""
     cut, failed = (
-        r"(?:before|after) (write|fsync|rename|open|unlink) (?:next\.tmp|lock)",
+        r"(?:before|after) (write|fsync|rename|open|unlink) (?:next\.tmp|lock|\.)",
         r"E[A-Z]+ rank 0 on (write|fsync|rename|open)(?: next\.tmp)?",
     )
     return re.sub(f"(?:{cut}|{failed})(?: occurrence (\\d+))?", _in_save, fault)
