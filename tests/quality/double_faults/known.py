@@ -16,27 +16,27 @@ FOLDER = Path(__file__).resolve().parent
 SEEDS = (1, 2, 3, 4, 5)
 
 
+Group = tuple[str, str]
+Schedule = tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Bug:
     """A planted bug.
 
     Attributes:
         name: the word for the trainer.
-        kind, component: what must be found.
-        smallest: a schedule that shows it, of which nothing can be left out.
-        others: more of them, as small: no fault of theirs is that of another one earlier or simpler.
+        shows: kind and component of each failure that it makes → the schedules that show it, of which nothing can be left out,
+            and no fault of which can be one that is simpler or earlier.
     """
 
     name: str
-    kind: str
-    component: str
-    smallest: tuple[str, ...]
-    others: tuple[tuple[str, ...], ...] = ()
+    shows: dict[Group, tuple[Schedule, ...]]
 
-    def is_smallest(self, faults: Sequence[str]) -> bool:
+    def is_smallest(self, group: Group, faults: Sequence[str]) -> bool:
         """Whether a schedule is as small, be it with another operation of the same save."""
         same = [_same_save(fault) for fault in faults]
-        return any(same == [_same_save(fault) for fault in known] for known in (self.smallest, *self.others))
+        return any(same == [_same_save(fault) for fault in known] for known in self.shows.get(group, ()))
 
 
 WRITES_OF_A_SAVE = 2  # trainer.py writes a file in two halves
@@ -70,33 +70,34 @@ def _term(step: int, attempt: int = 0) -> str:
 
 
 # A save that goes wrong in the second attempt: the next one in its time, or earlier, one that is asked for.
-_SAVED_AGAIN = (_kill(4), _kill(7, 1))
 _ASKED_AGAIN = (_kill(4), _term(4, 1))
+_SAVED_AGAIN = ((_kill(4), _kill(7, 1)), _ASKED_AGAIN)
 _TORN = "sigkill all ranks before write restarts by rank 0 attempt 1"
 _CUT = "sigkill all ranks before fsync next.tmp by rank 0"
 _CUT_SECOND = "sigkill all ranks before fsync next.tmp occurrence 2 by rank 0"
+_EMPTIED = "truncate newest to byte 0"
 _FILES = "checkpoint-files"
 BUGS = {
-    bug.name: bug
-    for bug in (
-        Bug("rng-stale", "diverged", "rng.python", _SAVED_AGAIN, (_ASKED_AGAIN,)),
-        Bug("scale-not-saved-again", "diverged", "scaler", _SAVED_AGAIN, (_ASKED_AGAIN,)),
-        Bug("warm-up-again", "diverged", "scheduler", _SAVED_AGAIN, (_ASKED_AGAIN,)),
-        Bug("emergency-stale", "diverged", "optimizer", _ASKED_AGAIN),
-        Bug("crash-loop-skips", "data-skipped", "data", (_kill(4), _kill(4, 1))),
-        Bug(
-            "restarts-torn",
-            "resume-crashed",
-            "process",
-            (_kill(4), _TORN),
-            ((_term(1), _TORN),),
-        ),
-        Bug("recovery-removes", "last-good-lost", _FILES, (_CUT_SECOND, _kill(4, 1))),
-        Bug("quarantine-scanned", "restarted-from-scratch", _FILES, (_CUT_SECOND, _kill(4, 1))),
-        Bug("lock-left", "resume-crashed", "process", (_CUT, f"{_CUT} attempt 1")),
-        Bug("tmp-appended", "bad-refusal", _FILES, (_CUT, _kill(4, 1))),
-        Bug("fallback-pinned", "lost-work", _FILES, (_kill(7), "truncate newest to byte 0", _kill(7, 1))),
-    )
+    name: Bug(name, shows)
+    for name, shows in {
+        "rng-stale": {("diverged", "rng.python"): _SAVED_AGAIN},
+        "scale-not-saved-again": {("diverged", "scaler"): _SAVED_AGAIN},
+        "warm-up-again": {("diverged", "scheduler"): _SAVED_AGAIN},
+        "emergency-stale": {("diverged", "optimizer"): (_ASKED_AGAIN,)},
+        "crash-loop-skips": {("data-skipped", "data"): ((_kill(4), _kill(4, 1)),)},
+        "restarts-torn": {("resume-crashed", "process"): ((_kill(4), _TORN), (_term(1), _TORN))},
+        "recovery-removes": {("last-good-lost", _FILES): ((_CUT_SECOND, _kill(4, 1)),)},
+        "quarantine-scanned": {("restarted-from-scratch", _FILES): ((_CUT_SECOND, _kill(4, 1)),)},
+        "lock-left": {("resume-crashed", "process"): ((_CUT, f"{_CUT} attempt 1"),)},
+        # What is appended to is the only checkpoint, or there is an older one.
+        "tmp-appended": {
+            ("bad-refusal", _FILES): ((_CUT, _kill(4, 1)),),
+            ("lost-work", _FILES): ((_CUT_SECOND, _kill(7, 1)),),
+        },
+        "fallback-pinned": {
+            ("lost-work", _FILES): ((_kill(7), _EMPTIED, _kill(7, 1)), (_term(4), _EMPTIED, _term(4, 1))),
+        },
+    }.items()
 }
 
 

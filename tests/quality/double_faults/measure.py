@@ -33,9 +33,9 @@ def one(name: str, seed: int, folder: Path, bench: Workbench) -> bool:
     """One hunt, with one line on it."""
     bug, began = BUGS[name], time.monotonic()
     found = hunt(job(name), seed, folder / f"{name}-{seed}", bench, BUDGET_S, JOBS, said=lambda _: None)
-    smaller = found.smaller.get((bug.kind, bug.component))
+    group, smaller = next(((one, found.smaller[one]) for one in bug.shows if one in found.smaller), (("", ""), None))
     faults = smaller.scenario.faults if smaller else ()
-    right = bug.is_smallest(faults)
+    right = bug.is_smallest(group, faults)
     runs = smaller.num_runs if smaller else 0
     took_s = time.monotonic() - began
     print(
