@@ -38,7 +38,10 @@ def strace_lines(run: Run, again: Run | None) -> tuple[list[str], str]:
         return [], "the reference trainer is started by the harness, and not by a command"
     if run.plan.numeric or any(plan.damage or plan.disk for plan in run.plan.attempts):
         return [], "strace knows no bad batches, full disks or damaged files"
-    lines = [f"# {_CKPT} is an empty directory; run one line after the other, each once. Not with --seccomp-bpf."]
+    lines = [
+        f"# In the folder that the job is started in; {_CKPT} is an empty directory.",
+        "# One line after the other, each once. Not with --seccomp-bpf.",
+    ]
     for attempt in run.attempts:
         faults = run.plan.attempts[attempt.index].live
         words = workload.command if attempt.index == 0 or not workload.resume_command else workload.resume_command

@@ -14,6 +14,8 @@ from known import BUGS, hunt, job
 from harness.case import run_case
 from harness.scenario import Scenario
 from harness.shrink.reduce import without
+from harness.shrink.strace import strace_lines
+from harness.store import read_run
 
 BUDGET_S, JOBS = 900.0, 4
 
@@ -38,3 +40,32 @@ def test_no_part_of_a_smallest_schedule_shows_the_bug_and_all_of_it_does(harness
         part = Scenario.build({**whole.model_dump(), **without(whole, {index})})
         verdict, _ = run_case(part, harness_workbench)
         assert verdict.outcome != "FAIL", (part.faults, verdict.root)
+
+
+def test_kills_before_a_system_call_are_said_as_lines_of_strace(harness_workbench):
+    """The lines were run by hand as well: exit codes 137 and 137, and then the third one ends in the bug's own error."""
+    faults = BUGS["lock-left"].shows["resume-crashed", "process"][0]
+    whole = job("lock-left").model_copy(update={"faults": faults, "max_attempts": 4})
+    one, other = (read_run(run_case(whole, harness_workbench)[1].path) for _ in range(2))
+    killed = "strace -f -o /dev/null -P CKPT/next.tmp -e trace=fsync -e inject=fsync:signal=SIGKILL:when=1"
+    started = "python -S trainer.py CKPT lock-left"
+    lines, why = strace_lines(one, other)
+    assert [line for line in lines if not line.startswith("#")] == [f"{killed} {started}", f"{killed} {started}", started]
+    assert why == ""
+    assert strace_lines(one, None) == ([], f"'{faults[0]}': there was no time for the second run that shows it")
+
+
+@pytest.mark.parametrize(
+    ("faults", "why"),
+    [
+        (("sigkill all ranks at step 4 by rank 0",), "it does not come at a system call"),
+        (("sigkill all ranks after fsync next.tmp by rank 0",), "strace injects before a call, once"),
+        (("sigkill all ranks before fsync . by rank 0",), "strace cannot tell this fsync by its path"),
+        (("sigkill all ranks at step 4 by rank 0", "truncate newest to byte 0"), "no bad batches, full disks or damaged files"),
+    ],
+)
+def test_why_a_case_cannot_be_said_so(harness_workbench, faults, why):
+    run = read_run(run_case(job().model_copy(update={"faults": faults}), harness_workbench)[1].path)
+    lines, said = strace_lines(run, run)
+    assert lines == []
+    assert why in said
