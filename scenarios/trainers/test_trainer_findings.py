@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from lines import StillFailsError
 
 from harness.case import run_case
 from harness.plan import read_plan
@@ -25,10 +26,6 @@ FINDINGS = {
     "lightning-stateful-trains-nothing": ("silent-exit", "process"),
     "dcp-mix-of-two-saves": ("diverged", "optimizer"),
 }
-
-
-class StillFailsError(Exception):
-    """It fails exactly as it is written down."""
 
 
 def case(name):

@@ -6,11 +6,9 @@ passes one day, or that fails in another way, makes its test fail. docs/findings
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from lines import StillFailsError, command
 
-SCRIPTS = Path(__file__).parent / "scripts"
 TORN = ("gap", "resume-crashed", "process")
 LOST = ("gap", "last-good-lost", "checkpoint-files")
 DATA = ("resume", "data-repeated", "data")
@@ -24,19 +22,9 @@ HF_TORN = "a half-written checkpoint is the newest one to get_last_checkpoint, a
 ACCELERATE_TORN = "save_state writes straight into the folder that is looked for, so a half-written one is loaded"
 
 
-class StillFailsError(Exception):
-    """It fails exactly as it is written down."""
-
-
 def fails(script, *causes, reason, ranks=1, maybe=()):
     mark = pytest.mark.xfail(strict=True, raises=StillFailsError, reason=reason)
     return pytest.param(script, ranks, set(causes), set(maybe), marks=mark, id=f"{script}-{ranks}")
-
-
-def command(script, ranks):
-    name, *arguments = script.split()
-    start = ["python"] if ranks == 1 and not name.startswith("fsdp2") else ["torchrun", "--nproc-per-node", str(ranks)]
-    return [*start, str(SCRIPTS / f"{name}.py"), "--out", "{ckpt}", *arguments]
 
 
 @pytest.mark.parametrize(
