@@ -162,8 +162,8 @@ def test_work_trees_go_with_the_harness_however_it_ends(tmp_path, repository, ho
         place = Path(work_trees(process.stdout.readline()))
         wait_for(lambda: list(place.glob("*/src/train.py")))  # in the middle of a trial
         process.send_signal(how)
-        process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == (130 if how == signal.SIGINT else -how)
+        _, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == (130 if how == signal.SIGINT else -how), said
     wait_for(lambda: not place.exists())
     assert contents(folder) == before
 
