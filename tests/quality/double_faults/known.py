@@ -92,7 +92,7 @@ BUGS = {
         # What is appended to is the only checkpoint, or there is an older one.
         "tmp-appended": {
             ("bad-refusal", _FILES): ((_CUT, _kill(4, 1)),),
-            ("lost-work", _FILES): ((_CUT_SECOND, _kill(7, 1)),),
+            ("lost-work", _FILES): ((_CUT_SECOND, _kill(7, 1)), (_CUT_SECOND, _term(4, 1))),
         },
         "fallback-pinned": {
             ("lost-work", _FILES): ((_kill(7), _EMPTIED, _kill(7, 1)), (_term(4), _EMPTIED, _term(4, 1))),
