@@ -56,18 +56,31 @@ def _newest(run: Run, history: History, attempt: AttemptRun, baseline: Baseline)
 def _is_export(run: Run, commit: Commit, baseline: Baseline) -> bool:
     """Whether a foreign job has saved less than a checkpoint here: the uninterrupted run has larger saves of another name.
 
-    Not where one of those was written in the same save, which is then one checkpoint in several files.
+    Not where one of those was written in the same save, which is then one checkpoint in several files, and not where those are
+    written at the end alone (a merged model), from which nobody goes on.
     """
     if not isinstance(run.plan.scenario.workload, Command) or not commit.files or baseline.files is None:
         return False
-    said = {top_level(str(record["checkpoint"])) for log in baseline.ranks.values() for record in log.of("save", moment="end")}
-    sizes = dict.fromkeys(said, 0)
+    sizes = dict.fromkeys(_saved_on_the_way(baseline), 0)
     for path, (size, _) in baseline.files.items():
-        if top_level(path) in said:
+        if top_level(path) in sizes:
             sizes[top_level(path)] += size
     own = sum(size for size, _ in commit.files.values())
     larger = {_sort_of(name) for name, size in sizes.items() if own < _EXPORT_SHARE * size} - {_sort_of(commit.name)}
     return bool(larger) and not larger & set(map(_sort_of, _written_with(run.attempts[commit.attempt], commit)))
+
+
+def _saved_on_the_way(baseline: Baseline) -> set[str]:
+    """The names that an uninterrupted run saves, of sorts that it also saves before its last step."""
+    names, early = set(), set()
+    for log in baseline.ranks.values():
+        last = max((batch.step for batch in log.batches), default=0)
+        for record in log.of("save", moment="end"):
+            name = top_level(str(record["checkpoint"]))
+            names.add(name)
+            if (record.get("step") or 0) < last:
+                early.add(_sort_of(name))
+    return {name for name in names if _sort_of(name) in early}
 
 
 def _sort_of(name: str) -> str:

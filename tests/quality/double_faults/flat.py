@@ -35,7 +35,7 @@ def held() -> Counter[str]:
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # the one with which the folder was read
+        except FileNotFoundError:  # the one with which the folder was read
             continue
         found["descriptors"] += 1
         found["sockets"] += target.startswith("socket:")

@@ -230,13 +230,14 @@ def test_a_save_that_failed_excuses_no_work_that_was_done_after_it_and_none_with
     assert [(f.kind, f.attempt) for f in found] == [("lost-work", 2)]
 
 
-def beside_a_best(tmp_path, best=400, with_it=()):
+def beside_a_best(tmp_path, best=400, with_it=(), last_at=8):
     """A foreign job that keeps last.pt every eighth batch and best.pt every fourth, killed after batch 14, and its baseline.
 
     Args:
         tmp_path: a folder.
         best: bytes of best.pt; last.pt has 1200.
         with_it: what is written in the last save of best.pt.
+        last_at: the step at which the uninterrupted run saves last.pt.
     """
     content = {"last.pt": (1200, "aa"), "best.pt": (best, "bb")}
     first = attempt(0, 1, 14, path=tmp_path)
@@ -258,6 +259,7 @@ def beside_a_best(tmp_path, best=400, with_it=()):
     ]
     golden = baseline()
     said = [{"event": "save", "moment": "end", "step": step, "checkpoint": name} for step, name in named.items()]
+    said[1]["step"] = last_at
     golden.ranks[0].records[:] = [*(r for r in golden.ranks[0].records if r["event"] != "save"), *said]
     case = foreign_workload(scenario())
     case = case.model_copy(update={"workload": case.workload.model_copy(update={"save_every": None})})
@@ -269,7 +271,7 @@ def test_the_best_weights_alone_are_no_checkpoint_that_is_owed(tmp_path):
     assert progress(run, golden) == []
 
 
-@pytest.mark.parametrize("how", [{"best": 1200}, {"with_it": ("best.pt.tmp", "last.pt")}])
+@pytest.mark.parametrize("how", [{"best": 1200}, {"with_it": ("best.pt.tmp", "last.pt")}, {"last_at": STEPS}])
 def test_a_whole_checkpoint_under_another_name_is_owed_and_so_is_one_in_several_files(tmp_path, how):
     run, golden = beside_a_best(tmp_path, **how)
     assert only(progress(run, golden), "lost-work").file == "best.pt"
