@@ -96,7 +96,7 @@ def check_command(
     bench = replace(started.bench, runs=folder / "cases")
     shared = _Shared(
         *(replace(request, scenario=scenario), bench, folder, began, end, say, progress, note, started),
-        job=Job.of(started.baseline.ranks),
+        job=Job.of(started.baseline),
         launch_s=took_s,
     )
     parts: list[Part] = []

@@ -7,13 +7,14 @@ Pure. Not responsible for: running them (`harness.check_command`), or the crash 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.checkpoint_files import number_of
+from harness.checkpoint_files import age_of, top_level
 from harness.fault import OperationPoint
-from harness.store import RankLog, Record
+from harness.oracle.exports import exported, sort_of
+from harness.store import Baseline, Record
 from harness.trace import Operation, SaveWindow, Trace
 
 CONTROL, KILLS, AGAIN, HUNG = "control", "kill between two saves", "a second interruption", "a rank that hangs"
@@ -86,15 +87,23 @@ class Job:
     told: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, logs: Mapping[int, RankLog]) -> Job:
-        """Reads the logs of all ranks; rank 0's says when it saves."""
+    def of(cls, baseline: Baseline) -> Job:
+        """Reads the logs of all ranks; rank 0's says when it saves. What is no checkpoint is no save to be attacked."""
+        logs = baseline.ranks
         if 0 not in logs:
             return cls(len(logs), 0, 0, (), False)
         batches = logs[0].batches
         scaled = any(batch.scale is not None for batch in batches)
         last = batches[-1] if batches else None
         told = tuple(dict.fromkeys(batch.step for batch in batches))
-        return cls(len(logs), last.step if last else 0, last.batch if last else 0, _saves(logs[0].records), scaled, told)
+        return cls(
+            len(logs),
+            last.step if last else 0,
+            last.batch if last else 0,
+            _saves(logs[0].records, exported(baseline)),
+            scaled,
+            told,
+        )
 
     def told_from(self, step: int) -> int:
         """The first step from this one on at which a rank can be stopped; the last one where there is none."""
@@ -113,12 +122,16 @@ class Job:
         return known[-1] if known else None
 
 
-def _saves(records: Sequence[Record]) -> tuple[Saved, ...]:
+def _saves(records: Sequence[Record], exports: Container[str]) -> tuple[Saved, ...]:
     """The saves whose end was reported; the batch that follows is the first at which a kill finds them owed."""
     found: list[Saved] = []
     waiting: list[tuple[str, int]] = []
     for record in records:
-        if record["event"] == "save" and record.get("moment") == "end":
+        if (
+            record["event"] == "save"
+            and record.get("moment") == "end"
+            and sort_of(top_level(record["checkpoint"])) not in exports
+        ):
             waiting.append((str(record["checkpoint"]), int(record["step"])))
         elif record["event"] == "batch" and record.get("tag") == "STEP":
             found += [Saved(name, step, int(record["step"])) for name, step in waiting]
@@ -294,7 +307,7 @@ def damages(job: Job, sizes: Mapping[str, int], standing: Sequence[str]) -> list
         cannot be told by its name.
     """
     save = job.attacked
-    newest = max(standing, key=lambda name: (number_of(name), name), default="")
+    newest = max(standing, key=age_of, default="")
     if save is None or save.known is None or save.name != newest or not sizes:
         return []
     largest = max(sizes, key=lambda path: sizes[path])

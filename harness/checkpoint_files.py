@@ -2,7 +2,8 @@
 
 Responsible for: snapshots (path → size and sha256) and finding the newest committed checkpoint by name. A checkpoint is a
 top-level entry: a file, or a directory that holds a `manifest.json`; where no directory does (a foreign trainer, which commits in
-some other way), a directory whose name has a number and that holds files. Its number is the last run of digits in its name.
+some other way), a directory whose name has a number and that holds files. Its number is the last run of digits in its name; what
+is called the best is never the newest beside another one.
 Not responsible for: whether its content is good; only loading it tells.
 """
 
@@ -29,6 +30,11 @@ class Entry:
 
     number: int
     name: str
+
+
+def top_level(path: str) -> str:
+    """The first name of a path relative to the checkpoint directory: the checkpoint that a file belongs to."""
+    return path.removeprefix("./").split("/", 1)[0]
 
 
 def snapshot(root: Path, below: str = "") -> Files:
@@ -132,7 +138,17 @@ def committed_entries(root: Path) -> list[Entry]:
     folders = [path for path in paths if (path / MANIFEST).is_file()]
     if not folders:
         folders = [path for path in paths if number_of(path.name) and any(path.rglob("*.*"))]
-    return sorted(Entry(number_of(path.name), path.name) for path in [*files, *folders])
+    return sorted((Entry(number_of(path.name), path.name) for path in [*files, *folders]), key=lambda entry: age_of(entry.name))
+
+
+def age_of(name: str) -> tuple[bool, int, str]:
+    """By what checkpoints are ordered, the oldest first; the best one by some measure counts as older than all others."""
+    return not is_best(name), number_of(name), name
+
+
+def is_best(name: str) -> bool:
+    """Whether a checkpoint is called the best: it is kept for what it scores, not for how new it is."""
+    return re.search(r"(^|[^a-z])best", name, re.IGNORECASE) is not None
 
 
 def number_of(name: str) -> int:

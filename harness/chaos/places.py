@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.checkpoint_files import number_of
+from harness.checkpoint_files import age_of, number_of
 from harness.fault import OperationPoint
 from harness.store import Record
 
@@ -265,6 +265,6 @@ def checkpoint_patterns(paths: Mapping[str, int]) -> tuple[int, tuple[str, ...],
     numbered = [top for top in tops if number_of(top)] or list(tops)
     if not numbered:
         return 0, (), 0
-    newest = tops[max(numbered, key=lambda top: (number_of(top), top))]
+    newest = tops[max(numbered, key=age_of)]
     files = tuple(sorted({general(below) for below in newest if below}))
     return len(numbered), files, sum(newest.values())

@@ -41,7 +41,7 @@ class Evidence:
     def __init__(self, run: Run, baseline: Baseline, findings: Sequence[Finding], component: str) -> None:
         self.run, self.baseline = run, baseline
         self.findings, self.root, self.component = findings, findings[0], component
-        self.history = History(run)
+        self.history = History(run, baseline)
         self.causes = likely_causes(self.root, findings)
         self.attempt = self._attempt()
         self.resume: Resume | None = self.history.resume_of(self.attempt.index)

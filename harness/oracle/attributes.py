@@ -50,7 +50,7 @@ def attributes(run: Run, baseline: Baseline) -> list[Finding]:
     """Compares what is held after each load with the uninterrupted run."""
     if not is_probed(run):
         return []
-    history = History(run)
+    history = History(run, baseline)
     findings = []
     for attempt in run.attempts[1:]:
         for resume in history.resumes[attempt.index]:

@@ -13,10 +13,11 @@ import errno
 import os
 from pathlib import PurePath
 
+from harness.checkpoint_files import top_level
 from harness.fault import ErrnoFault
 from harness.oracle.completion import last_words
 from harness.oracle.finding import Finding, fail
-from harness.oracle.history import foreign_deaths, live_faults_fired, own_failures, parse_quietly, top_level
+from harness.oracle.history import foreign_deaths, live_faults_fired, own_failures, parse_quietly
 from harness.scenario import Reference
 from harness.store import AttemptRun, Baseline, Record, Run
 

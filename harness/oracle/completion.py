@@ -41,7 +41,7 @@ def completion(run: Run, baseline: Baseline) -> list[Finding]:
     expect = run.plan.scenario.expect
     if expect == "refuses" or not run.attempts:
         return []
-    history = History(run)
+    history = History(run, baseline)
     findings = [finding for attempt in run.attempts if not _may_leave(run, attempt) for finding in _silent_exits(attempt)]
     last = run.attempts[-1]
     if expect == "resumes":

@@ -13,8 +13,10 @@ import re
 from dataclasses import dataclass
 
 from harness import grammar
+from harness.checkpoint_files import top_level
 from harness.errors import UsageError
 from harness.fault import DamageFault, ErrnoFault, Fault, NumericFault, PowerCutFault, SignalFault, matches_path
+from harness.oracle.exports import exported, sort_of, written_with
 from harness.scenario import MAX_RANKS, Command
 from harness.store import AttemptRun, Baseline, Files, RankLog, Record, Run
 
@@ -105,11 +107,6 @@ class Refused:
     error: str
 
 
-def top_level(path: str) -> str:
-    """The first name of a path relative to the checkpoint directory: the checkpoint that a file belongs to."""
-    return path.removeprefix("./").split("/", 1)[0]
-
-
 def parse_quietly(sentence: object) -> Fault | None:
     """The fault of a logged sentence; None where it is none (the log of another version, or no text at all)."""
     try:
@@ -149,8 +146,16 @@ class History:
         resumes: per attempt: where each rank began, the one furthest back first; ranks that never got there are left out.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, baseline: Baseline | None = None) -> None:
+        """Reads the records.
+
+        Args:
+            run: the case.
+            baseline: the uninterrupted run, by which a foreign job's exports are told from its checkpoints; None where that
+                makes no difference.
+        """
         self._run = run
+        self._exported = exported(baseline) if baseline and isinstance(run.plan.scenario.workload, Command) else {}
         self.saves: list[dict[int, list[Save]]] = []
         self.commits: list[list[Commit]] = []
         self.resumes: list[list[Resume]] = []
@@ -160,6 +165,8 @@ class History:
             self.resumes.append(resumes)
             self.saves.append({rank: saves(log, starts.get(rank, 0)) for rank, log in attempt.ranks.items()})
             self.commits.append(self._commits_in(attempt))
+        for resume in (one for found in self.resumes for one in found):
+            self._exported.pop(sort_of(resume.name), None)  # what is resumed from is a checkpoint
 
     def position(self, before: int, name: str, step: int) -> int:
         """Batches in the checkpoint of this name and step, by the logs of the attempts before `before`.
@@ -223,11 +230,12 @@ class History:
 
         Of one name only the last counts, which has replaced the others. A checkpoint of which files were gone at the end of an
         attempt while a newer one stood there was rotated away, and is owed no more: damage that comes later does not bring it
-        back. Nor is one that a foreign job had replaced by what the harness damaged before anybody read it.
+        back. Nor is one that a foreign job had replaced by what the harness damaged before anybody read it, nor an export, which
+        no attempt ever resumed from.
         """
         last: dict[str, Commit] = {}
         for attempt, found in zip(self._run.attempts[:before], self.commits, strict=False):
-            for commit in found:
+            for commit in [one for one in found if not self._is_export(one)]:
                 last.pop(commit.name, None)
                 last[commit.name] = commit
             for commit in _rotated(list(last.values()), attempt.files("end")):
@@ -236,9 +244,16 @@ class History:
                 del last[commit.name]
         return list(last.values())
 
+    def _is_export(self, commit: Commit) -> bool:
+        """Whether a foreign job has saved something else than a checkpoint here, and not as one of the files of a checkpoint."""
+        larger = self._exported.get(sort_of(commit.name), frozenset())
+        return bool(larger) and not larger & written_with(self._run.attempts[commit.attempt], commit.name)
+
     def newer_at_end(self, attempt: AttemptRun, commit: Commit) -> set[str]:
         """Of the checkpoints at the end of an attempt those that are newer, whether or not their saves are known to be done."""
-        names = set(map(top_level, attempt.files("end") or {})) - {commit.name}
+        names = {name for name in map(top_level, attempt.files("end") or {}) if sort_of(name) not in self._exported} - {
+            commit.name
+        }
         begun = [save for ranks in self.saves[commit.attempt : attempt.index + 1] for found in ranks.values() for save in found]
         return {save.name for save in begun if save.batch > commit.batch and save.name in names}
 

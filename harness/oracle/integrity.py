@@ -11,9 +11,10 @@ checkpoint counts where it is felt in losses or state, and only where it began a
 
 from __future__ import annotations
 
+from harness.checkpoint_files import top_level
 from harness.fault import DamageFault, matches_path
 from harness.oracle.finding import Finding, fail
-from harness.oracle.history import History, Resume, parse_quietly, resume_record, top_level
+from harness.oracle.history import History, Resume, parse_quietly, resume_record
 from harness.oracle.loss import loss
 from harness.oracle.state import state
 from harness.scenario import Command
@@ -24,7 +25,7 @@ _ORACLE = "integrity"
 
 def integrity(run: Run, baseline: Baseline) -> list[Finding]:
     """Compares what was damaged with what was loaded and what was skipped."""
-    history = History(run)
+    history = History(run, baseline)
     workload = run.plan.scenario.workload
     watched = isinstance(workload, Command) and workload.probe
     findings = []

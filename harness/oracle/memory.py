@@ -27,7 +27,7 @@ def memory(run: Run, baseline: Baseline) -> list[Finding]:
     """Compares memory after each load with the uninterrupted run."""
     if not is_probed(run):
         return []
-    history = History(run)
+    history = History(run, baseline)
     sizes = {
         (index, commit.name): sum(size for size, _ in (commit.files or {}).values())
         for index, commits in enumerate(history.commits)

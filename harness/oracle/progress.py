@@ -7,99 +7,37 @@ that saves in the background: between three).
 Does not verify: that the checkpoint holds what it should (`state`, `loss`), that it was complete when it was committed
 (its files are looked at by `retention`), or that a trainer that refused to start was right (`completion`, `refusal`). The
 save interval is not held against a trainer whose save the harness made fail, or whose newest checkpoint it damaged. What a
-foreign trainer saves apart from its checkpoints, under other names and much smaller (the best weights alone), is owed to nobody.
+foreign trainer saves apart from its checkpoints (`exports`: the best weights alone, say) is owed to nobody.
 """
 
 from __future__ import annotations
 
-import re
-
+from harness.checkpoint_files import top_level
 from harness.oracle.finding import Finding, fail
-from harness.oracle.history import Commit, History, Resume, live_faults_fired, resume_record, top_level
-from harness.scenario import Command, Reference
+from harness.oracle.history import Commit, History, Resume, live_faults_fired, resume_record
+from harness.scenario import Reference
 from harness.store import AttemptRun, Baseline, Run
 
 _ORACLE = "progress"
 # The copy is made by the thread that trains, and written by another, which begins when it gets round to it.
 _BACKGROUND_LAG = 3
-# Weights without the optimizer's two moments are a third of a checkpoint; without one moment, half.
-_EXPORT_SHARE = 0.7
 
 
 def progress(run: Run, baseline: Baseline) -> list[Finding]:
     """Compares where each restart began with what had been committed."""
-    history = History(run)
+    history = History(run, baseline)
     findings = []
     for attempt in run.attempts[1:]:
         resumes = history.resumes[attempt.index]
         if not resumes:
             continue
         findings += _agreement(attempt, resumes)
-        newest = _newest(run, history, attempt, baseline)
+        newest = history.newest_undamaged(attempt.index)
         if newest is not None and resumes[0].batch < newest.batch - _lag(newest, resumes[0]):
             findings.append(_older(attempt, resumes[0], newest))
         else:
             findings += _interval(run, history, attempt, resumes[0])
     return findings
-
-
-def _newest(run: Run, history: History, attempt: AttemptRun, baseline: Baseline) -> Commit | None:
-    """The newest checkpoint that is owed to this attempt."""
-    newest = history.newest_undamaged(attempt.index)
-    if newest is None or not _is_export(run, newest, baseline):
-        return newest
-    hit = history.damaged(attempt.index)
-    whole = [one for one in history.standing(attempt.index) if one.name not in hit and not _is_export(run, one, baseline)]
-    return max(whole, key=lambda commit: commit.batch, default=None)
-
-
-def _is_export(run: Run, commit: Commit, baseline: Baseline) -> bool:
-    """Whether a foreign job has saved less than a checkpoint here: the uninterrupted run has larger saves of another name.
-
-    Not where one of those was written in the same save, which is then one checkpoint in several files, and not where those are
-    written at the end alone (a merged model), from which nobody goes on.
-    """
-    if not isinstance(run.plan.scenario.workload, Command) or not commit.files or baseline.files is None:
-        return False
-    sizes = dict.fromkeys(_saved_on_the_way(baseline), 0)
-    for path, (size, _) in baseline.files.items():
-        if top_level(path) in sizes:
-            sizes[top_level(path)] += size
-    own = sum(size for size, _ in commit.files.values())
-    larger = {_sort_of(name) for name, size in sizes.items() if own < _EXPORT_SHARE * size} - {_sort_of(commit.name)}
-    return bool(larger) and not larger & set(map(_sort_of, _written_with(run.attempts[commit.attempt], commit)))
-
-
-def _saved_on_the_way(baseline: Baseline) -> set[str]:
-    """The names that an uninterrupted run saves, of sorts that it also saves before its last step."""
-    names, early = set(), set()
-    for log in baseline.ranks.values():
-        last = max((batch.step for batch in log.batches), default=0)
-        for record in log.of("save", moment="end"):
-            name = top_level(str(record["checkpoint"]))
-            names.add(name)
-            if (record.get("step") or 0) < last:
-                early.add(_sort_of(name))
-    return {name for name in names if _sort_of(name) in early}
-
-
-def _sort_of(name: str) -> str:
-    return re.sub(r"[0-9]+", "#", name)
-
-
-def _written_with(attempt: AttemptRun, commit: Commit) -> set[str]:
-    """The top-level names that were written in the save of a commit."""
-    found: set[str] = set()
-    current: set[str] = set()
-    for record in attempt.operations:
-        if record["event"] == "mark" and record.get("what") == "save":
-            if record.get("moment") == "begin":
-                current = set()
-            elif top_level(str(record.get("checkpoint"))) == commit.name:
-                found = current
-        elif record.get("operation") in ("write", "rename"):
-            current = current | {top_level(str(record.get("to") or record.get("path")))}
-    return found
 
 
 def _lag(newest: Commit, resume: Resume) -> int:

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from harness.checkpoint_files import top_level
 from harness.fault import matches_path
 from harness.oracle.finding import Finding, fail
-from harness.oracle.history import Commit, History, finished, live_faults_fired, lost_files, resume_record, top_level
+from harness.oracle.history import Commit, History, finished, live_faults_fired, lost_files, resume_record
 from harness.scenario import Command, Reference
 from harness.store import AttemptRun, Baseline, Files, Run
 
@@ -27,7 +28,7 @@ _ORACLE = "retention"
 
 def retention(run: Run, baseline: Baseline) -> list[Finding]:
     """Compares what was committed with what is there at the end of each attempt, and tidiness at the last end."""
-    history = History(run)
+    history = History(run, baseline)
     findings: list[Finding] = []
     released: list[Commit] = []
     for attempt in run.attempts:

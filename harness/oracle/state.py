@@ -46,7 +46,7 @@ _CONSEQUENCES = ("scaler", "optimizer", "model", "buffers", "ema", "counters.los
 
 def state(run: Run, baseline: Baseline) -> list[Finding]:
     """Compares the digests after each load with those before the save."""
-    history = History(run)
+    history = History(run, baseline)
     findings = []
     if run.attempts and run.plan.scenario.compare_with in ("unsaved", "control") and loss(run, baseline):
         # The job itself is another one than it should be: where it begins to be.

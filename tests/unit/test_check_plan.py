@@ -10,7 +10,7 @@ import pytest
 from harness import check_plan
 from harness.check_plan import Job, Saved
 from harness.grammar import parse
-from harness.store import RankLog
+from harness.store import Baseline, RankLog
 from harness.trace import Mark, Operation, SaveWindow, Trace
 
 
@@ -44,7 +44,7 @@ def log(steps=12, every=4, late=0, scale=None):
 
 
 def job(ranks=1, **shape):
-    return Job.of({rank: RankLog(rank, log(**shape)) for rank in range(ranks)})
+    return Job.of(Baseline(ranks, {rank: RankLog(rank, log(**shape)) for rank in range(ranks)}))
 
 
 def sentences(cases):
@@ -57,7 +57,7 @@ def test_a_job_is_read_off_its_logs():
     )
     assert job(late=1).saves[0] == Saved("ckpt.pt", 4, 6)
     assert job(scale="0x1p+10").scaled
-    assert Job.of({}) == Job(0, 0, 0, (), False)
+    assert Job.of(Baseline(0, {})) == Job(0, 0, 0, (), False)
 
 
 def test_kills_come_after_a_save_between_two_and_before_the_first():
@@ -100,9 +100,11 @@ def test_a_job_of_whose_saves_nothing_is_known_is_killed_early_and_late():
 
 def test_a_log_with_few_lines_has_no_kill_twice_and_no_word_of_saves():
     told = [batch(step) for step in (10, 20)]
-    cases = check_plan.first_cases(Job.of({0: RankLog(0, told)}))
+    cases = check_plan.first_cases(Job.of(Baseline(1, {0: RankLog(0, told)})))
     assert sentences(cases) == ["sigkill all ranks at step 10 by rank 0", "sigterm all ranks at step 10 by rank 0"]
-    (alone,) = [case for case in check_plan.first_cases(Job.of({0: RankLog(0, told[:1])})) if case.part == check_plan.KILLS]
+    (alone,) = [
+        case for case in check_plan.first_cases(Job.of(Baseline(1, {0: RankLog(0, told[:1])}))) if case.part == check_plan.KILLS
+    ]
     assert alone.title == "killed at step 10"
 
 

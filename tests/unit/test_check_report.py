@@ -18,6 +18,7 @@ from harness.oracle.finding import fail
 from harness.oracle.verdict import Verdict
 from harness.report.exploration import check_json, check_text
 from harness.scenario import job
+from harness.store import Baseline
 from harness.trace import SaveWindow
 
 FAULT = "sigkill all ranks before rename step-2/manifest.json.tmp by rank 0 when others wait"
@@ -141,6 +142,6 @@ def test_no_recovery_is_recorded_once_the_budget_is_over(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     # A check of a command says it in its list of what was left out.
     say, progress = heard.append, lambda *_: None
-    shared = _Shared(parts.request, bench, tmp_path, 0.0, 0.0, say, progress, say, None, Job.of({}), 1.0)
+    shared = _Shared(parts.request, bench, tmp_path, 0.0, 0.0, say, progress, say, None, Job.of(Baseline(0, {})), 1.0)
     assert {shared._stated(part).outcome for part in found} == {"PASS"}
     assert shared.left_out == heard

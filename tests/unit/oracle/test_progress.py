@@ -230,7 +230,7 @@ def test_a_save_that_failed_excuses_no_work_that_was_done_after_it_and_none_with
     assert [(f.kind, f.attempt) for f in found] == [("lost-work", 2)]
 
 
-def beside_a_best(tmp_path, best=400, with_it=(), last_at=8):
+def beside_a_best(tmp_path, best=400, with_it=(), last_at=8, name="best.pt"):
     """A foreign job that keeps last.pt every eighth batch and best.pt every fourth, killed after batch 14, and its baseline.
 
     Args:
@@ -238,11 +238,12 @@ def beside_a_best(tmp_path, best=400, with_it=(), last_at=8):
         best: bytes of best.pt; last.pt has 1200.
         with_it: what is written in the last save of best.pt.
         last_at: the step at which the uninterrupted run saves last.pt.
+        name: what best.pt is called.
     """
-    content = {"last.pt": (1200, "aa"), "best.pt": (best, "bb")}
+    content = {"last.pt": (1200, "aa"), name: (best, "bb")}
     first = attempt(0, 1, 14, path=tmp_path)
     second = attempt(1, 9, STEPS, path=tmp_path, resumed=8, ended=True)
-    named = {4: "best.pt", 8: "last.pt", 12: "best.pt"}
+    named = {4: name, 8: "last.pt", 12: name}
     for record in [*first.supervisor, *(r for log in first.ranks.values() for r in log.records)]:
         if record["event"] in ("committed", "save") and record["step"] in named:
             name = named[record["step"]]
@@ -253,9 +254,9 @@ def beside_a_best(tmp_path, best=400, with_it=(), last_at=8):
         record |= {"checkpoint": "last.pt", "batch": 8}
     mark = {"event": "mark", "what": "save", "rank": 0, "step": 12, "time_s": 1.0}
     first.operations[:] = [
-        {**mark, "moment": "begin", "checkpoint": "best.pt.tmp"},
+        {**mark, "moment": "begin", "checkpoint": f"{name}.tmp"},
         *({"event": "operation", "operation": "write", "path": path, "rank": 0, "time_s": 1.0} for path in with_it),
-        {**mark, "moment": "end", "checkpoint": "best.pt"},
+        {**mark, "moment": "end", "checkpoint": name},
     ]
     golden = baseline()
     said = [{"event": "save", "moment": "end", "step": step, "checkpoint": name} for step, name in named.items()]
@@ -271,7 +272,7 @@ def test_the_best_weights_alone_are_no_checkpoint_that_is_owed(tmp_path):
     assert progress(run, golden) == []
 
 
-@pytest.mark.parametrize("how", [{"best": 1200}, {"with_it": ("best.pt.tmp", "last.pt")}, {"last_at": STEPS}])
+@pytest.mark.parametrize("how", [{"best": 1200, "name": "asked.pt"}, {"with_it": ("best.pt.tmp", "last.pt")}, {"last_at": STEPS}])
 def test_a_whole_checkpoint_under_another_name_is_owed_and_so_is_one_in_several_files(tmp_path, how):
     run, golden = beside_a_best(tmp_path, **how)
-    assert only(progress(run, golden), "lost-work").file == "best.pt"
+    assert only(progress(run, golden), "lost-work").file == how.get("name", "best.pt")

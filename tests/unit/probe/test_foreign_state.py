@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import random
 import sys
@@ -278,3 +279,36 @@ def test_variables_of_a_module_that_is_not_running_are_walked(tmp_path, monkeypa
         assert walker.look(Found())["attributes"]["helper_of_a_trainer.patience"] == "=4"
     finally:
         del sys.modules["helper_of_a_trainer"]
+
+
+@pytest.mark.usefixtures("job")
+def test_what_trains_comes_before_the_variables_of_other_modules(tmp_path, monkeypatch):
+    """A repository has hundreds of modules, and as many objects in them as are looked at."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = "class One:\n    def __init__(self):\n        self.at = 1\n\n\nMANY = [One() for _ in range(250)]\n"
+    names = [f"crowd_of_a_trainer_{number}" for number in range(4)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(text)
+        importlib.import_module(name)
+    Found().roots[0].patience = 3
+    try:
+        assert Attributes().look(Found())["attributes"]["model.0.patience"] == "=3"
+    finally:
+        for name in names:
+            del sys.modules[name]
+
+
+def test_a_job_that_is_garbage_is_not_found(job):
+    """An optimizer and its scheduler hold each other until somebody collects, and a look is no place to wait for that."""
+    gc.collect()
+    gc.disable()
+    try:
+        other = Tied()
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+        optimizer.mine, optimizer.itself = other, optimizer
+        del other, optimizer
+        found = Found()
+    finally:
+        gc.enable()
+    assert found.roots == [job[0]]
+    assert found.optimizers == [job[1]]

@@ -70,12 +70,13 @@ class Attributes:
         walk = _Walk(self, found)
         for name, value in self._variables():
             walk.visit(name, value, 0)
-        for name, value in self._of_other_modules():
-            walk.visit(name, value, 0)
         for number, root in enumerate(found.roots):
             for place, module in root.named_modules():
                 if not type(module).__module__.startswith("torch."):
                     walk.visit(f"model.{number}.{plain_name(place)}".strip("."), module, _DEEPEST - 1)
+        # Last: a repository has hundreds of modules, and what they hold must not take the place of what trains.
+        for name, value in self._of_other_modules():
+            walk.visit(name, value, 0)
         return {"averages": walk.averages, "generators": walk.generators, "attributes": walk.attributes}
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
@@ -170,9 +171,7 @@ class _Walk:
         elif kind.__module__ == "numpy":
             self._numpy(name, value, kind)
         elif kind in (types.FunctionType, types.GeneratorType):
-            if id(value) not in self._seen:
-                self._seen.add(id(value))
-                self._variables_of(name, value, depth)
+            self._variables_of(name, value, depth)
         elif issubclass(kind, torch.Tensor):
             if (text := self._tensor(value)) is not None:
                 self.attributes[name] = text
@@ -201,8 +200,9 @@ class _Walk:
         """Those that a function keeps from where it was made, and those of a generator that waits."""
         function = type(value) is types.FunctionType
         code = value.__code__ if function else value.gi_code
-        if depth >= _DEEPEST or not self._of.is_ours(code):
+        if depth >= _DEEPEST or (function and not value.__closure__) or id(value) in self._seen or not self._of.is_ours(code):
             return
+        self._seen.add(id(value))
         if function:
             variables = _cells(value)
         else:

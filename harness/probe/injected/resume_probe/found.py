@@ -24,17 +24,13 @@ class Found:
     """
 
     def __init__(self, plain: Callable[[str], str] = str) -> None:
-        # By type, not by isinstance: that asks an object for its __class__, which lazy modules answer by importing.
-        everything = [(one, type(one)) for one in gc.get_objects()]
-        modules = [one for one, kind in everything if issubclass(kind, torch.nn.Module)]
-        optimizers = _training([one for one, kind in everything if issubclass(kind, Optimizer) and not _wraps(one)], modules)
+        modules, optimizers, schedulers, scalers = _living()
+        optimizers = _training([one for one in optimizers if not _wraps(one)], modules)
         owned = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
         owners = _owners(modules, owned)
         inner = {id(child) for one in owners for child in _children(one)}
         roots = sorted((one for one in owners if id(one) not in inner), key=_order_of_module)
         optimizers.sort(key=_order_of_optimizer)
-        schedulers = [one for one, kind in everything if issubclass(kind, LRScheduler)]
-        scalers = [one for one, kind in everything if kind.__name__.endswith("GradScaler") and hasattr(kind, "is_enabled")]
         self._owners = {id(one): weakref.ref(one) for one in owners}
         self._averages = [weakref.ref(one) for one in _like(roots, modules, owned)]
         self._roots = [weakref.ref(one) for one in roots]
@@ -116,6 +112,35 @@ class Found:
     def scalers(self) -> list[Any]:
         """Of losses."""
         return _alive(self._scalers)
+
+
+def _living() -> tuple[list[torch.nn.Module], list[Optimizer], list[Any], list[Any]]:
+    """Modules, optimizers, schedulers and scalers among the living objects.
+
+    A job that is garbage is none: an optimizer and its scheduler hold each other until somebody collects.
+    """
+    gc.collect()
+    found: tuple[list[Any], list[Any], list[Any], list[Any]] = ([], [], [], [])
+    # Each class is asked once: a job's heap has millions of objects, of few classes.
+    lists: dict[type, list[Any] | None] = {}
+    for one in gc.get_objects():
+        # By type, not by isinstance: that asks an object for its __class__, which lazy modules answer by importing.
+        kind = type(one)
+        if kind not in lists:
+            number = _sort(kind)
+            lists[kind] = None if number is None else found[number]
+        mine = lists[kind]
+        if mine is not None:
+            mine.append(one)
+    return found
+
+
+def _sort(kind: type) -> int | None:
+    """Which of the four lists of `_living` objects of this class belong to."""
+    for number, base in enumerate((torch.nn.Module, Optimizer, LRScheduler)):
+        if issubclass(kind, base):
+            return number
+    return 3 if kind.__name__.endswith("GradScaler") and hasattr(kind, "is_enabled") else None
 
 
 def _alive(references: list[weakref.ref[Any]]) -> list[Any]:
