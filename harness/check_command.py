@@ -22,6 +22,7 @@ from harness import explore as exploring
 from harness.case import Workbench, run_case
 from harness.check import Case, Check, Part, Parts, Request, Say
 from harness.check_plan import Job, Planned
+from harness.checkpoint_files import top_level
 from harness.errors import HarnessError
 from harness.explore import Recordings
 from harness.oracle.finding import inconclusive
@@ -375,13 +376,14 @@ class _Shared:
         save = self.job.attacked
         records, _ = read_records(self.started.golden / "attempt.jsonl")
         commits = [record for record in records if record["event"] == "committed"]
-        upto = [record for record in commits if save is not None and record["step"] <= save.step]
-        if not upto:
+        upto = [record["files"] for record in commits if save is not None and record["step"] <= save.step]
+        holding = [files for files in upto if save is not None and any(top_level(path) == save.name for path in files)]
+        if save is None or not holding:
             return []
         ends = [path for record in records if record["event"] == "files" for path in record["files"]]
-        others = {path.split("/", 1)[0] for path in ends} - {record["checkpoint"] for record in commits}
-        standing = [*(record["checkpoint"] for record in upto), *others]
-        cases = check_plan.damages(self.job, {path: size for path, (size, _) in upto[-1]["files"].items()}, standing)
+        others = {top_level(path) for path in ends} - {top_level(path) for record in commits for path in record["files"]}
+        standing = sorted({top_level(path) for files in upto for path in files} | others)
+        cases = check_plan.damages(self.job, {path: size for path, (size, _) in holding[-1].items()}, standing)
         if not cases:
             self.left_out.append("damage at rest: the newest checkpoint cannot be told by its name among what the job writes")
         return cases

@@ -13,7 +13,7 @@ from typing import Literal
 
 from harness.checkpoint_files import age_of, top_level
 from harness.fault import OperationPoint
-from harness.oracle.exports import exported, sort_of
+from harness.oracle.exports import exported, names_in, sort_of
 from harness.store import Baseline, Record
 from harness.trace import Operation, SaveWindow, Trace
 
@@ -127,12 +127,9 @@ def _saves(records: Sequence[Record], exports: Container[str]) -> tuple[Saved, .
     found: list[Saved] = []
     waiting: list[tuple[str, int]] = []
     for record in records:
-        if (
-            record["event"] == "save"
-            and record.get("moment") == "end"
-            and sort_of(top_level(record["checkpoint"])) not in exports
-        ):
-            waiting.append((str(record["checkpoint"]), int(record["step"])))
+        if record["event"] == "save" and record.get("moment") == "end":
+            names = [name for name in names_in(record) if sort_of(name) not in exports]
+            waiting += [(name, int(record["step"])) for name in names[:1]]
         elif record["event"] == "batch" and record.get("tag") == "STEP":
             found += [Saved(name, step, int(record["step"])) for name, step in waiting]
             waiting = []
@@ -299,7 +296,7 @@ def damages(job: Job, sizes: Mapping[str, int], standing: Sequence[str]) -> list
 
     Args:
         job: the job.
-        sizes: path → bytes, of the files of the checkpoint that was saved before the kill.
+        sizes: path → bytes, of the files of the checkpoint that was saved before the kill, under whatever names.
         standing: top-level names of the checkpoint directory then.
 
     Returns:
@@ -308,7 +305,8 @@ def damages(job: Job, sizes: Mapping[str, int], standing: Sequence[str]) -> list
     """
     save = job.attacked
     newest = max(standing, key=age_of, default="")
-    if save is None or save.known is None or save.name != newest or not sizes:
+    sizes = {path: size for path, size in sizes.items() if top_level(path) == newest}
+    if save is None or save.known is None or not sizes:
         return []
     largest = max(sizes, key=lambda path: sizes[path])
     smallest = min(sizes, key=lambda path: sizes[path])
@@ -318,7 +316,7 @@ def damages(job: Job, sizes: Mapping[str, int], standing: Sequence[str]) -> list
         return Planned(DAMAGE, f"killed at step {save.known}, then {title}", (kill, fault), expect="resumes-or-refuses")
 
     def inside(path: str) -> str:
-        return "newest" if path == save.name else f"newest/{path.removeprefix(save.name + '/')}"
+        return "newest" if path == newest else f"newest/{path.removeprefix(newest + '/')}"
 
     cases = [
         case(f"{largest} is cut to half", f"truncate {inside(largest)} to 50%"),

@@ -422,11 +422,16 @@ class AttemptRunner:
 
     def _committed(self, record: dict[str, Any]) -> None:
         root, name = self._living_root(), str(record["checkpoint"])
-        files = checkpoint_files.snapshot(root, name)
-        if isinstance(self._plan.scenario.workload, Command) and checkpoint_files.is_pointer(root, name):
+        # Of a job that is watched from inside all that was written between two batches is one save.
+        names = [one for one in (name, *map(str, record.get("also", ()))) if not self._is_pointer(root, one)]
+        if not names:
             return  # written alone, it commits nothing that was not there before
+        files = {path: content for one in names for path, content in checkpoint_files.snapshot(root, one).items()}
         known = {key: record[key] for key in ("batch", "background") if key in record}
         self._log.write("committed", step=record["step"], checkpoint=name, files=files, **known)
+
+    def _is_pointer(self, root: Path, name: str) -> bool:
+        return isinstance(self._plan.scenario.workload, Command) and checkpoint_files.is_pointer(root, name)
 
     def _make_loss_log(self) -> tuple[LossLog | None, dict[str, LossLog]]:
         """The reader of what the trainer says of its losses, and the files that it says it in."""

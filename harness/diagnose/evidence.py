@@ -107,7 +107,7 @@ class Evidence:
         for rank, done in self.history.saves[self.writer.index].items():
             for save in done:
                 said = save.state.get("rounded")
-                if (save.name, save.step) == (self.resume.name, self.resume.step) and isinstance(said, dict):
+                if self.resume.name in save.tops and save.step == self.resume.step and isinstance(said, dict):
                     found[rank] = {str(t): _digests({"digests": digests}) for t, digests in said.items()}
         return found
 

@@ -36,7 +36,7 @@ def file_of(evidence: Evidence, component: str) -> str | None:
 
 def _paths(evidence: Evidence, name: str) -> list[str]:
     """The files of a checkpoint, as they were committed, or else as they stood when it was read."""
-    commits = [c for c in evidence.history.standing(evidence.attempt.index) if c.name == name and c.files is not None]
+    commits = [c for c in evidence.history.standing(evidence.attempt.index) if name in c.tops and c.files is not None]
     files = commits[-1].files if commits else evidence.attempt.files("begin")
     return sorted(files or {})
 

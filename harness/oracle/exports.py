@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 
 from harness.checkpoint_files import is_best, top_level
-from harness.store import AttemptRun, Baseline
+from harness.store import Baseline, Record
 
 # Weights without the optimizer's two moments are a third of a checkpoint; without one moment, half.
 _SHARE = 0.7
@@ -24,28 +25,51 @@ def sort_of(name: str) -> str:
     return re.sub(r"[0-9]+", "#", name)
 
 
-def exported(baseline: Baseline) -> dict[str, frozenset[str]]:
+def exported(baseline: Baseline) -> frozenset[str]:
     """The sorts of saves that are no checkpoints, as the uninterrupted run tells.
 
-    That is what is much smaller than another sort, or is called the best beside one that is no smaller, provided that the other
-    sort is saved before the last step too (from a merged model nobody goes on), and not always at the same steps (then
-    the two are one checkpoint in two files).
-
-    Returns:
-        Sort → the other sorts, which are the checkpoints.
+    Sorts that are always saved at the same steps are one save in several files. No checkpoint is a save that is much smaller
+    than another, or is called the best beside one that is no smaller, provided that the other one is saved before
+    the last step too (from a merged model nobody goes on), and not whenever this one is.
     """
     sizes: dict[str, int] = {}
     for name, size in _sizes(baseline.files or {}).items():
         sizes[sort_of(name)] = max(size, sizes.get(sort_of(name), 0))
-    steps, last = _steps(baseline), max((b.step for log in baseline.ranks.values() for b in log.batches), default=0)
-    whole = {sort for sort, found in steps.items() if sort in sizes and min(found) < last}
-    found = {}
-    for sort in steps.keys() & sizes.keys():
-        share = 1 / _SHARE if is_best(sort) else _SHARE
-        others = {one for one in whole - {sort} if sizes[sort] < share * sizes[one] and not is_best(one)}
-        if apart := frozenset(one for one in others if steps[sort] - steps[one]):
-            found[sort] = apart
-    return found
+    saves = [_Sort(found, tuple(sorts), sum(sizes[one] for one in sorts)) for found, sorts in _together(baseline, sizes)]
+    last = max((batch.step for log in baseline.ranks.values() for batch in log.batches), default=0)
+    whole = [one for one in saves if min(one.steps) < last and not one.is_best]
+    return frozenset(
+        sort
+        for one in saves
+        for sort in one.sorts
+        if any(one.size < other.size * (1 / _SHARE if one.is_best else _SHARE) and one.steps - other.steps for other in whole)
+    )
+
+
+@dataclass(frozen=True)
+class _Sort:
+    """What is always saved together: when, under which names, and how many bytes."""
+
+    steps: frozenset[int]
+    sorts: tuple[str, ...]
+    size: int
+
+    @property
+    def is_best(self) -> bool:
+        return any(map(is_best, self.sorts))
+
+
+def _together(baseline: Baseline, known: Container[str]) -> Iterable[tuple[frozenset[int], list[str]]]:
+    found: dict[frozenset[int], list[str]] = defaultdict(list)
+    for sort, steps in _steps(baseline).items():
+        if sort in known:
+            found[frozenset(steps)].append(sort)
+    return found.items()
+
+
+def names_in(save: Record) -> list[str]:
+    """The top-level names of a `save` record: of the checkpoint, and of all that a foreign job has written with it."""
+    return [top_level(str(name)) for name in (save["checkpoint"], *(save.get("also") or ()))]
 
 
 def _sizes(files: Mapping[str, tuple[int, str]]) -> dict[str, int]:
@@ -61,20 +85,6 @@ def _steps(baseline: Baseline) -> dict[str, set[int]]:
     found: dict[str, set[int]] = defaultdict(set)
     for log in baseline.ranks.values():
         for record in log.of("save", moment="end"):
-            found[sort_of(top_level(str(record["checkpoint"])))].add(int(record.get("step") or 0))
-    return found
-
-
-def written_with(attempt: AttemptRun, name: str) -> set[str]:
-    """The sorts that were written in the last save of this name."""
-    found: set[str] = set()
-    current: set[str] = set()
-    for record in attempt.operations:
-        if record["event"] == "mark" and record.get("what") == "save":
-            if record.get("moment") == "begin":
-                current = set()
-            elif top_level(str(record.get("checkpoint"))) == name:
-                found = current
-        elif record.get("operation") in ("write", "rename"):
-            current = current | {sort_of(top_level(str(record.get("to") or record.get("path"))))}
+            for name in names_in(record):
+                found[sort_of(name)].add(int(record.get("step") or 0))
     return found

@@ -10,13 +10,13 @@ at the end of its attempt (or where that was not recorded), since a rank can be 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness import grammar
 from harness.checkpoint_files import top_level
 from harness.errors import UsageError
 from harness.fault import DamageFault, ErrnoFault, Fault, NumericFault, PowerCutFault, SignalFault, matches_path
-from harness.oracle.exports import exported, sort_of, written_with
+from harness.oracle.exports import exported, names_in, sort_of
 from harness.scenario import MAX_RANKS, Command
 from harness.store import AttemptRun, Baseline, Files, RankLog, Record, Run
 
@@ -36,6 +36,7 @@ class Save:
         digests: the state just before it, per component; empty where that was not logged.
         state: the whole record of that; empty where there is none.
         background: whether it was seen to begin in another thread than the one that trains.
+        also: the other top-level names that a foreign job has written in it; empty where its end was not seen.
     """
 
     batch: int
@@ -44,6 +45,12 @@ class Save:
     digests: dict[str, str]
     state: Record
     background: bool = False
+    also: tuple[str, ...] = ()
+
+    @property
+    def tops(self) -> frozenset[str]:
+        """All of its top-level names."""
+        return frozenset({self.name, *self.also})
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,8 @@ class Commit:
         batch: batches that it holds. Checkpoints are ordered by this, not by step: a skipped batch completes no step.
         name: its top-level name in the checkpoint directory.
         attempt: the attempt that wrote it.
-        files: its files when it was committed; None where only the committing rename was seen, not `save()` returning.
+        files: its files when it was committed, of a foreign job under all names that it wrote between two batches; None where
+            only the committing rename was seen, not `save()` returning.
         background: whether a thread of its own wrote it, so that it may hold a batch or two less than were done when it began.
     """
 
@@ -63,6 +71,11 @@ class Commit:
     attempt: int
     files: Files | None
     background: bool = False
+
+    @property
+    def tops(self) -> frozenset[str]:
+        """All of its top-level names."""
+        return frozenset({self.name, *map(top_level, self.files or ())})
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,8 @@ def saves(log: RankLog, start: int) -> list[Save]:
             name, digests = top_level(record["checkpoint"]), state["digests"] if state else {}
             found.append(Save(batch, int(record["step"]), name, digests, state, bool(record.get("background"))))
             state = {}
+        elif record["event"] == "save" and record.get("moment") == "end" and record.get("also") and found:
+            found[-1] = replace(found[-1], also=tuple(names_in(record)))
     return found
 
 
@@ -155,7 +170,7 @@ class History:
                 makes no difference.
         """
         self._run = run
-        self._exported = exported(baseline) if baseline and isinstance(run.plan.scenario.workload, Command) else {}
+        self._exported = exported(baseline) if baseline and isinstance(run.plan.scenario.workload, Command) else frozenset()
         self.saves: list[dict[int, list[Save]]] = []
         self.commits: list[list[Commit]] = []
         self.resumes: list[list[Resume]] = []
@@ -165,8 +180,8 @@ class History:
             self.resumes.append(resumes)
             self.saves.append({rank: saves(log, starts.get(rank, 0)) for rank, log in attempt.ranks.items()})
             self.commits.append(self._commits_in(attempt))
-        for resume in (one for found in self.resumes for one in found):
-            self._exported.pop(sort_of(resume.name), None)  # what is resumed from is a checkpoint
+        # What is resumed from is a checkpoint.
+        self._exported -= {sort_of(resume.name) for found in self.resumes for resume in found}
 
     def position(self, before: int, name: str, step: int) -> int:
         """Batches in the checkpoint of this name and step, by the logs of the attempts before `before`.
@@ -175,7 +190,7 @@ class History:
         """
         past = [save for ranks in self.saves[:before] for found in ranks.values() for save in found]
         for save in reversed(past):
-            if (save.name, save.step) == (name, step):
+            if save.step == step and name in save.tops:
                 return save.batch
         return self._number_in(name, step)
 
@@ -195,8 +210,8 @@ class History:
                 if not record.get("unchanged"):
                     found.setdefault(top_level(record["checkpoint"]), []).append(record)
             if past.index < attempt or moment == "end":
-                for commit in self.commits[past.index]:
-                    found.pop(commit.name, None)
+                for name in (name for commit in self.commits[past.index] for name in commit.tops):
+                    found.pop(name, None)
         return found
 
     def still_damaged(self, attempt: int) -> dict[str, list[Record]]:
@@ -235,8 +250,9 @@ class History:
         """
         last: dict[str, Commit] = {}
         for attempt, found in zip(self._run.attempts[:before], self.commits, strict=False):
-            for commit in [one for one in found if not self._is_export(one)]:
-                last.pop(commit.name, None)
+            for commit in filter(None, map(self._without_exports, found)):
+                for older in [one for one in last.values() if commit.tops & one.tops]:
+                    del last[older.name]
                 last[commit.name] = commit
             for commit in _rotated(list(last.values()), attempt.files("end")):
                 del last[commit.name]
@@ -244,10 +260,15 @@ class History:
                 del last[commit.name]
         return list(last.values())
 
-    def _is_export(self, commit: Commit) -> bool:
-        """Whether a foreign job has saved something else than a checkpoint here, and not as one of the files of a checkpoint."""
-        larger = self._exported.get(sort_of(commit.name), frozenset())
-        return bool(larger) and not larger & written_with(self._run.attempts[commit.attempt], commit.name)
+    def _without_exports(self, commit: Commit) -> Commit | None:
+        """What of a commit is a checkpoint; None where a foreign job has saved something else alone."""
+        rest = sorted(name for name in commit.tops if sort_of(name) not in self._exported)
+        if len(rest) == len(commit.tops):
+            return commit
+        if not rest:
+            return None
+        files = {path: content for path, content in (commit.files or {}).items() if top_level(path) in rest}
+        return replace(commit, name=commit.name if commit.name in rest else rest[0], files=files)
 
     def newer_at_end(self, attempt: AttemptRun, commit: Commit) -> set[str]:
         """Of the checkpoints at the end of an attempt those that are newer, whether or not their saves are known to be done."""
@@ -255,7 +276,7 @@ class History:
             commit.name
         }
         begun = [save for ranks in self.saves[commit.attempt : attempt.index + 1] for found in ranks.values() for save in found]
-        return {save.name for save in begun if save.batch > commit.batch and save.name in names}
+        return {name for save in begun if save.batch > commit.batch for name in save.tops & names}
 
     def _replaced_unread(self, attempt: AttemptRun, commit: Commit) -> bool:
         """Whether nobody will ever know if that was whole with which a foreign job had replaced a checkpoint.
@@ -274,7 +295,7 @@ class History:
     def newest_undamaged(self, attempt: int) -> Commit | None:
         """The newest checkpoint that was committed before an attempt and that the harness left alone."""
         hit = self.damaged(attempt)
-        whole = [commit for commit in self.standing(attempt) if commit.name not in hit]
+        whole = [commit for commit in self.standing(attempt) if not commit.tops & hit.keys()]
         return max(whole, key=lambda commit: commit.batch, default=None)
 
     def resume_of(self, attempt: int) -> Resume | None:

@@ -61,10 +61,11 @@ def _unnamed(run: Run, history: History, attempt: AttemptRun, resume: Resume, da
     printed = _printed(run, attempt)
     findings = []
     for commit in history.standing(attempt.index):
-        records = damaged.get(commit.name)
-        if not records or commit.batch <= resume.batch or commit.name in named or commit.name in printed:
+        hit = next((name for name in sorted(commit.tops) if damaged.get(name)), "")
+        if not hit or commit.batch <= resume.batch or commit.tops & named or any(name in printed for name in commit.tops):
             continue
-        if _invisible(run, attempt, commit.name, records):
+        records = damaged[hit]
+        if _invisible(run, attempt, hit, records):
             continue
         path = str(records[0]["path"])
         findings.append(

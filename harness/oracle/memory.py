@@ -29,9 +29,10 @@ def memory(run: Run, baseline: Baseline) -> list[Finding]:
         return []
     history = History(run, baseline)
     sizes = {
-        (index, commit.name): sum(size for size, _ in (commit.files or {}).values())
+        (index, name): sum(size for size, _ in (commit.files or {}).values())
         for index, commits in enumerate(history.commits)
         for commit in commits
+        for name in commit.tops
     }
     findings = []
     for attempt in run.attempts[1:]:

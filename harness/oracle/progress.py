@@ -119,8 +119,8 @@ def _interval(run: Run, history: History, attempt: AttemptRun, resume: Resume) -
         return []
     # What the harness has damaged may have been whole, even where nobody had said that its save was done.
     begun = [save for ranks in history.saves[: attempt.index] for found in ranks.values() for save in found]
-    known = {commit.name for commit in history.standing(attempt.index) if commit.batch > resume.batch}
-    known |= {save.name for save in begun if save.batch > resume.batch}
+    known = {name for commit in history.standing(attempt.index) if commit.batch > resume.batch for name in commit.tops}
+    known |= {name for save in begun if save.batch > resume.batch for name in save.tops}
     if known & history.damaged(attempt.index).keys() or any(_save_failed(past) for past in _since_last_batch(run, attempt)):
         return []
     return [

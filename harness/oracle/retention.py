@@ -14,10 +14,12 @@ number of checkpoints and the uncommitted directories of a foreign trainer, whos
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePath
 
 from harness.checkpoint_files import top_level
 from harness.fault import matches_path
+from harness.oracle.exports import names_in
 from harness.oracle.finding import Finding, fail
 from harness.oracle.history import Commit, History, finished, live_faults_fired, lost_files, resume_record
 from harness.scenario import Command, Reference
@@ -33,7 +35,9 @@ def retention(run: Run, baseline: Baseline) -> list[Finding]:
     released: list[Commit] = []
     for attempt in run.attempts:
         hit = history.damaged(attempt.index, "end")
-        whole = [commit for commit in history.standing(attempt.index + 1) if commit.name not in hit and commit not in released]
+        whole = [
+            commit for commit in history.standing(attempt.index + 1) if not commit.tops & hit.keys() and commit not in released
+        ]
         if whole and _is_held_elsewhere(run, history, attempt, whole[-1]):
             released += [commit for commit in whole if commit.batch <= whole[-1].batch]
         elif whole and not findings:  # once lost it stays lost; the first time is the one to look at
@@ -68,9 +72,9 @@ def _as_it_stands(run: Run, history: History, attempt: AttemptRun, commit: Commi
     """The commit, or the newer one that had taken its name when its attempt was cut, and that nobody had been told of."""
     for later in run.attempts[commit.attempt + 1 : attempt.index + 2]:
         resume, files = history.resume_of(later.index), later.files("begin")
-        if resume is not None and files is not None and resume.name == commit.name and resume.batch > commit.batch:
-            own = {path: content for path, content in files.items() if top_level(path) == commit.name}
-            return Commit(resume.batch, commit.name, commit.attempt, own)
+        if resume is not None and files is not None and resume.name in commit.tops and resume.batch > commit.batch:
+            own = {path: content for path, content in files.items() if top_level(path) in commit.tops}
+            return replace(commit, batch=resume.batch, files=own)
     return commit
 
 
@@ -140,10 +144,10 @@ def _piled_up(run: Run, history: History, last: AttemptRun, baseline: Baseline) 
         return []
     if not last.index or not history.commits[last.index]:
         return []  # rotation follows a save
-    own = {commit.name for commit in history.commits[last.index]} | history.damaged(last.index, "end").keys()
-    earlier = {commit.name for found in history.commits[: last.index] for commit in found} - own
+    own = {name for commit in history.commits[last.index] for name in commit.tops} | history.damaged(last.index, "end").keys()
+    earlier = {name for found in history.commits[: last.index] for commit in found for name in commit.tops} - own
     said = [record for log in baseline.ranks.values() for record in log.of("save", moment="end")]
-    removed = {top_level(str(record["checkpoint"])) for record in said} - set(map(top_level, golden))
+    removed = {name for record in said for name in names_in(record)} - set(map(top_level, golden))
     left = sorted(earlier & removed & set(map(top_level, files)))
     if not left:
         return []

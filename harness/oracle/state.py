@@ -309,7 +309,7 @@ def _compare(attempt: AttemptRun, resume: Resume, before: dict[str, str], after:
 def _writer(history: History, attempt: AttemptRun, resume: Resume) -> int | None:
     """The attempt that wrote the checkpoint; None where it is unknown."""
     # What was committed counts before what was only begun: a save that was cut short is not what was loaded.
-    commit = next((commit for commit in reversed(history.standing(attempt.index)) if commit.name == resume.name), None)
+    commit = next((commit for commit in reversed(history.standing(attempt.index)) if resume.name in commit.tops), None)
     indices = [commit.attempt] if commit is not None else list(range(attempt.index - 1, -1, -1))
     for index in indices:
         if any(_matching(found, resume) for found in history.saves[index].values()):
@@ -318,7 +318,7 @@ def _writer(history: History, attempt: AttemptRun, resume: Resume) -> int | None
 
 
 def _matching(found: list[Save], resume: Resume) -> Save | None:
-    return next((s for s in reversed(found) if (s.name, s.step) == (resume.name, resume.step) and s.digests), None)
+    return next((s for s in reversed(found) if resume.name in s.tops and s.step == resume.step and s.digests), None)
 
 
 def _at_batch(found: list[Save], resume: Resume) -> Save | None:

@@ -46,6 +46,12 @@ def test_a_loop_is_the_same_and_every_update_has_its_loss(runs, loop):
     assert not with_it.log.of("probe-failed")
 
 
+def test_all_that_is_written_between_two_batches_is_one_save_under_all_of_its_names(runs):
+    seen = runs.run("loops.py", "two_names")
+    saves = [(one["batch"], one["checkpoint"], one.get("also")) for one in seen.log.of("save", moment="end")]
+    assert saves == [(2, "best.pt", None), (3, "last.pt", None), (4, "best.pt", None), (6, "best.pt", ["last.pt"])]
+
+
 PYTHON, TORCHRUN = sys.executable, str(Path(sys.executable).with_name("torchrun"))
 
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from histories import STEPS, attempt, baseline, foreign_workload, run_of, scenario
 
-from harness.oracle.exports import exported, sort_of, written_with
+from harness.oracle.exports import exported, sort_of
 from harness.oracle.history import History
 from harness.oracle.integrity import integrity
+from harness.oracle.progress import progress
 from harness.oracle.retention import retention
 
 
@@ -37,6 +38,17 @@ def golden(sizes, saves):
         ({"best.pt": 1200}, {"best.pt": (5, 10)}, set()),
         # One checkpoint in two files.
         ({"model.pt": 400, "optim.pt": 800}, {"model.pt": (5, 10), "optim.pt": (5, 10)}, set()),
+        # The same beside a larger save of something else.
+        (
+            {"model.pt": 400, "optim.pt": 800, "all.pt": 1200},
+            {"model.pt": (2, 4), "optim.pt": (2, 4), "all.pt": (5, 10)},
+            set(),
+        ),
+        (
+            {"best.pt": 400, "best.json": 8, "all.pt": 1200},
+            {"best.pt": (2, 4), "best.json": (2, 4), "all.pt": (5, 10)},
+            {"best.pt", "best.json"},
+        ),
         # A merged model at the end, from which nobody goes on.
         ({"ckpt.pt": 400, "merged.pt": 1200}, {"ckpt.pt": (5, 10, STEPS), "merged.pt": (STEPS,)}, set()),
         ({}, {"last.pt": (5, 10), "best.pt": (2, 4)}, set()),
@@ -48,22 +60,6 @@ def test_what_is_no_checkpoint_is_told_by_name_size_and_step(sizes, saves, expor
 
 def test_a_sort_is_a_name_without_its_numbers():
     assert [sort_of(name) for name in ("step-12.pt", "epoch=1-step=20", "last.pt")] == ["step-#.pt", "epoch=#-step=#", "last.pt"]
-
-
-def test_what_is_written_in_a_save_is_told_by_its_marks(tmp_path):
-    one = attempt(0, 1, 8, path=tmp_path)
-    mark = {"event": "mark", "what": "save", "rank": 0, "step": 4, "time_s": 1.0, "checkpoint": "best.pt"}
-    write = {"event": "operation", "operation": "write", "rank": 0, "time_s": 1.0}
-    one.operations[:] = [
-        {**write, "path": "before.pt"},
-        {**mark, "moment": "begin"},
-        {**write, "path": "best-4.tmp"},
-        {**write, "operation": "rename", "path": "best-4.tmp", "to": "best.pt"},
-        {**mark, "moment": "end"},
-        {**write, "path": "after.pt"},
-    ]
-    assert written_with(one, "best.pt") == {"best-#.tmp", "best.pt"}
-    assert written_with(one, "last.pt") == set()
 
 
 def only_best(tmp_path, resumed_from=""):
@@ -98,3 +94,42 @@ def test_damage_to_an_export_need_not_be_named_and_its_loss_is_no_loss_of_a_chec
 
 def test_what_is_resumed_from_is_a_checkpoint_whatever_it_is_called(tmp_path):
     assert [one.name for one in History(only_best(tmp_path, "best.pt"), BESIDE).standing(1)] == ["best.pt"]
+
+
+def both_at_once(tmp_path, left="aa", resumed=8):
+    """A foreign job that writes last.pt and best.pt at batch 8, and best.pt alone at 4 and 12, killed at 14; and what it left."""
+    first = attempt(0, 1, 14, path=tmp_path)
+    names = {4: ["best.pt"], 8: ["best.pt", "last.pt"], 12: ["best.pt"]}
+    for record in [*first.supervisor, *(r for log in first.ranks.values() for r in log.records)]:
+        if record["event"] in ("committed", "save") and record["step"] in names:
+            name, *also = names[record["step"]]
+            record |= {"checkpoint": name, "also": also}
+            digest = {"best.pt": f"b{record['step']}", "last.pt": "aa"}
+            record |= {"files": {one: (1200, digest[one]) for one in (name, *also)}} if record["event"] == "committed" else {}
+    first.of("files", moment="end")[0]["files"] = {"best.pt": (1200, "b12"), "last.pt": (1200, left)}
+    second = attempt(1, resumed + 1, STEPS, path=tmp_path, resumed=resumed, ended=True)
+    for record in (r for log in second.ranks.values() for r in log.of("resume")):
+        record |= {"checkpoint": "last.pt" if resumed else None, "batch": resumed}
+    case = foreign_workload(scenario())
+    case = case.model_copy(update={"workload": case.workload.model_copy(update={"save_every": None})})
+    return run_of(first, second, case=case)
+
+
+BOTH = golden({"last.pt": 1200, "best.pt": 1200}, {"last.pt": (8, 16), "best.pt": (4, 8, 12)})
+
+
+def test_a_checkpoint_that_is_written_in_one_go_with_the_best_stands_when_the_best_is_written_again(tmp_path):
+    run = both_at_once(tmp_path)
+    (standing,) = History(run, BOTH).standing(1)
+    assert (standing.name, standing.batch, set(standing.files)) == ("last.pt", 8, {"last.pt"})
+    assert progress(run, BOTH) == retention(run, BOTH) == []
+    (lost,) = retention(both_at_once(tmp_path, left="zz", resumed=0), BOTH)
+    assert (lost.kind, lost.file) == ("last-good-lost", "last.pt")
+
+
+def test_of_a_checkpoint_in_two_files_both_are_owed(tmp_path):
+    """No uninterrupted run tells them apart: what is written between two batches is one checkpoint."""
+    (standing,) = History(both_at_once(tmp_path)).standing(1)
+    assert (standing.name, standing.batch, set(standing.files)) == ("best.pt", 12, {"best.pt"})
+    first = History(both_at_once(tmp_path)).commits[0][1]
+    assert (first.name, first.batch, first.tops) == ("best.pt", 8, {"best.pt", "last.pt"})

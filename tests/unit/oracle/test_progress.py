@@ -236,7 +236,7 @@ def beside_a_best(tmp_path, best=400, with_it=(), last_at=8, name="best.pt"):
     Args:
         tmp_path: a folder.
         best: bytes of best.pt; last.pt has 1200.
-        with_it: what is written in the last save of best.pt.
+        with_it: what else is written in each save of best.pt, and nobody resumes from.
         last_at: the step at which the uninterrupted run saves last.pt.
         name: what best.pt is called.
     """
@@ -246,25 +246,23 @@ def beside_a_best(tmp_path, best=400, with_it=(), last_at=8, name="best.pt"):
     named = {4: name, 8: "last.pt", 12: name}
     for record in [*first.supervisor, *(r for log in first.ranks.values() for r in log.records)]:
         if record["event"] in ("committed", "save") and record["step"] in named:
-            name = named[record["step"]]
-            record["checkpoint"] = name
-            record |= {"files": {name: content[name]}} if record["event"] == "committed" else {}
-    first.of("files", moment="end")[0]["files"] = content
+            own = named[record["step"]]
+            also = [one for one in with_it if own == name]
+            record |= {"checkpoint": own, "also": also}
+            record |= {"files": {own: content[own]} | dict.fromkeys(also, (1200, "cc"))} if record["event"] == "committed" else {}
+    first.of("files", moment="end")[0]["files"] = content | dict.fromkeys(with_it, (1200, "cc"))
     for record in (r for log in second.ranks.values() for r in log.of("resume")):
         record |= {"checkpoint": "last.pt", "batch": 8}
-    mark = {"event": "mark", "what": "save", "rank": 0, "step": 12, "time_s": 1.0}
-    first.operations[:] = [
-        {**mark, "moment": "begin", "checkpoint": f"{name}.tmp"},
-        *({"event": "operation", "operation": "write", "path": path, "rank": 0, "time_s": 1.0} for path in with_it),
-        {**mark, "moment": "end", "checkpoint": name},
-    ]
     golden = baseline()
-    said = [{"event": "save", "moment": "end", "step": step, "checkpoint": name} for step, name in named.items()]
+    said = [
+        {"event": "save", "moment": "end", "step": step, "checkpoint": own, "also": [one for one in with_it if own == name]}
+        for step, own in named.items()
+    ]
     said[1]["step"] = last_at
     golden.ranks[0].records[:] = [*(r for r in golden.ranks[0].records if r["event"] != "save"), *said]
     case = foreign_workload(scenario())
     case = case.model_copy(update={"workload": case.workload.model_copy(update={"save_every": None})})
-    return run_of(first, second, case=case), replace(golden, files=content)
+    return run_of(first, second, case=case), replace(golden, files=content | dict.fromkeys(with_it, (1200, "cc")))
 
 
 def test_the_best_weights_alone_are_no_checkpoint_that_is_owed(tmp_path):
@@ -272,7 +270,9 @@ def test_the_best_weights_alone_are_no_checkpoint_that_is_owed(tmp_path):
     assert progress(run, golden) == []
 
 
-@pytest.mark.parametrize("how", [{"best": 1200, "name": "asked.pt"}, {"with_it": ("best.pt.tmp", "last.pt")}, {"last_at": STEPS}])
+@pytest.mark.parametrize(
+    "how", [{"best": 1200, "name": "asked.pt"}, {"with_it": ("optimizer.pt",), "name": "model.pt"}, {"last_at": STEPS}]
+)
 def test_a_whole_checkpoint_under_another_name_is_owed_and_so_is_one_in_several_files(tmp_path, how):
     run, golden = beside_a_best(tmp_path, **how)
     assert only(progress(run, golden), "lost-work").file == how.get("name", "best.pt")

@@ -81,3 +81,12 @@ def test_of_equal_parameters_the_latest_counts():
     still = golden()
     still.states[5] = {**still.states[4], "rng.torch": "r5"}
     assert still.position(digests(4, 4), (), []) == (5, "model+optimizer")
+
+
+def test_of_several_names_that_were_saved_at_once_the_one_that_was_opened_counts():
+    several = golden()
+    several.also = {8: ["last.pt"]}
+    assert several.saved_as(8, ["last.pt"]) == "last.pt"
+    assert several.saved_as(8, ["step-8", "last.pt"]) == several.saved_as(8, []) == "step-8"
+    assert several.saved_as(5, ["last.pt"]) is None
+    assert several.position(digests(0, 0), (90, 91), ["last.pt"])[0] == 0

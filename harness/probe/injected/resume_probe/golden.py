@@ -41,6 +41,7 @@ class Golden:
         steps: batches done → optimizer updates done.
         samples: batch → its samples.
         saves: batches done → name of the checkpoint that was saved then.
+        also: batches done → the other top-level names that were written in that save.
         unfinished: batches done → what was saved in the middle of the next one, in order.
         earlier: (batches done, digests) of the attempts before this one, where they saved, loaded and ended.
         world_size: number of ranks.
@@ -50,6 +51,7 @@ class Golden:
     steps: dict[int, int] = field(default_factory=lambda: {0: 0})
     samples: dict[int, tuple[int, ...]] = field(default_factory=dict)
     saves: dict[int, str] = field(default_factory=dict)
+    also: dict[int, Sequence[str]] = field(default_factory=dict)
     unfinished: dict[int, list[Unfinished]] = field(default_factory=dict)
     earlier: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     world_size: int = 0
@@ -58,6 +60,11 @@ class Golden:
     def last(self) -> int:
         """Batches of the whole run."""
         return max(self.steps)
+
+    def saved_as(self, done: int, opened: Sequence[str]) -> str | None:
+        """The name of what was saved there; of several the one whose files have been opened."""
+        names = [self.saves[done], *self.also.get(done, ())] if done in self.saves else []
+        return next((name for name in names if name in opened), names[0] if names else None)
 
     def position(self, digests: Mapping[str, str], samples: Sequence[int], opened: Sequence[str]) -> tuple[int, str]:
         """Batches done, and by what that was told: components, "checkpoint", "data", or "nothing".
@@ -69,7 +76,8 @@ class Golden:
         several = list(self.saves.values())
         names = {name: done for done, name in self.saves.items() if several.count(name) == 1}
         read = [names[name] for name in opened if name in names]
-        restored = [done for done, name in self.saves.items() if name in opened and self._goes_on_with_data(done, samples)]
+        there = [done for done in self.saves if self.saved_as(done, opened) in opened]
+        restored = [done for done in there if self._goes_on_with_data(done, samples)]
         if restored and self._is_fresh(digests):
             return restored[-1], "checkpoint"  # the position was restored, and nothing else
         by_optimizer = [done for done, state in self.states.items() if _agree(state, digests, ("optimizer",))]
@@ -124,7 +132,7 @@ class Golden:
 
     def _likeness(self, done: int, digests: Mapping[str, str], opened: Sequence[str]) -> tuple[int, bool, int]:
         equal = sum(digests.get(name) == value for name, value in self.states[done].items())
-        return equal, self.saves.get(done) in opened, done
+        return equal, self.saved_as(done, opened) in opened, done
 
 
 def _agree(state: Mapping[str, str], digests: Mapping[str, str], components: Sequence[str]) -> bool:
@@ -190,4 +198,5 @@ def read_golden(folder: str, rank: int) -> Golden:
                 golden.unfinished.setdefault(done, []).append(one)
             elif event == "save" and record.get("moment") == "end":
                 golden.saves[record.get("batch", done)] = record["checkpoint"]
+                golden.also[record.get("batch", done)] = record.get("also", ())
     return golden

@@ -282,7 +282,7 @@ class Observer:
             self._step = self._golden.steps.get(self._batch, self._batch)
             unfinished = self._golden.unfinished_at(self._batch, self._pending(), taken)
         self._saves.loading = False
-        name = self._golden.saves.get(self._batch) or (opened[-1] if opened else None)
+        name = self._golden.saved_as(self._batch, opened) or (opened[-1] if opened else None)
         self._told_by = by
         more: dict[str, object] = {"skipped": [], "world_size_saved": None, "told_by": by}
         self.log.write("resume", step=self._step, batch=self._batch, checkpoint=name, **more)
@@ -365,9 +365,9 @@ class Observer:
         name = self._golden.saves.get(self._batch, name)
         self._write_save("begin", self._batch, self._step, name)
 
-    def _write_save(self, moment: str, batch: int, step: int, name: str) -> None:
-        more = {"background": True} if self._background else {"pointer": True} if self._saves.pointer else {}
-        self.log.write("save", moment=moment, step=step, batch=batch, checkpoint=name, **more)
+    def _write_save(self, moment: str, batch: int, step: int, name: str, **more: object) -> None:
+        how = {"background": True} if self._background else {"pointer": True} if self._saves.pointer else {}
+        self.log.write("save", moment=moment, step=step, batch=batch, checkpoint=name, **how, **more)
 
     def _write_saving(self, micro: int) -> None:
         state = self._state(all_of_it=True, attributes=False)
@@ -380,9 +380,10 @@ class Observer:
     def _save_ends(self) -> None:
         """All that was written since `save begin` is complete: every rank has done another batch, or there is one rank."""
         batch, step = self._saved_at
-        name = self._saves.taken()
+        name, written = self._saves.taken()
         name = self._golden.saves.get(batch, name)
-        self._write_save("end", batch, step, name)
+        also = [one for one in written if one != name]
+        self._write_save("end", batch, step, name, **({"also": also} if also else {}))
 
     @_careful
     def end(self) -> None:

@@ -53,6 +53,7 @@ class Saves:
         self.opened: dict[str, None] = {}  # in order; of each the last time counts
         self.loading = True  # what is read later on is of no interest
         self.name = ""
+        self.written: dict[str, None] = {}  # top-level names that are written in the current save, its own among them
         self.pending = 0
         self.busy = False
         self.pointer = False  # all that was written of it so far says which checkpoint counts
@@ -83,10 +84,11 @@ class Saves:
         """What was serialised before is no matter of what is written from now on."""
         self._serialised = False
 
-    def taken(self) -> str:
-        """Forgets the current save, and returns its name."""
-        name, self.name = self.name, ""
-        return name
+    def taken(self) -> tuple[str, list[str]]:
+        """Forgets the current save, and returns its name, and all top-level names that were written in it."""
+        name, written = self.name, list(self.written)
+        self.name, self.written = "", {}
+        return name, written
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
         if event not in ("open", "os.rename", "os.link") or self.busy:
@@ -117,6 +119,9 @@ class Saves:
         if not inside or _LOGS.search(inside):
             return
         start = self._inside(source)
+        if start and _top(start) in self.written:
+            del self.written[_top(start)]
+            self.written[_top(inside)] = None
         if self.name and start and _top(start) == self.name:
             self.name = _top(inside)
         elif not start:
@@ -152,13 +157,16 @@ class Saves:
                 else:
                     self._ended()  # the pointer was to another one
                 self.pointer = False
-            if not self.name and (not _TEXTS.search(inside) or _STATE.search(inside)):
+            is_state = not _TEXTS.search(inside) or _STATE.search(inside)
+            if not self.name and is_state:
                 self.name = _top(inside)
                 name, written = self._of_last
                 self.goes_on = self._elsewhere and name == self.name and inside not in written
                 self._of_last = (self.name, set())
                 self.pointer = bool(_POINTERS.search(inside))
                 self._began(self.name)
+            if self.name and is_state and not _POINTERS.search(inside):
+                self.written[_top(inside)] = None
             if self.name and _top(inside) == self._of_last[0]:
                 self._of_last[1].add(inside)
         finally:
