@@ -104,9 +104,11 @@ def check_command(
     try:
         with ended_at(end):
             for part in shared.all():  # one by one: those that are there by then are to be told
-                parts.append(part)  # noqa: PERF402
+                parts.append(part)
+                shared.under_way = False
     except OutOfTime:
-        shared.left_out.append(f"{shared.doing}: stopped in the middle when the budget ended; and all that follows")
+        stopped = f"{shared.doing}: stopped in the middle when the budget ended; and all that follows"
+        shared.left_out.append(stopped if shared.under_way else f"all that comes after {shared.doing}: the budget ended")
     _tidy(parts)
     return Check(
         shared.request, tuple(parts), golden_s, time.monotonic() - began, shared.recordings, shared.left_out, shared.job.steps
@@ -162,6 +164,7 @@ class _Shared:
     left_out: list[str] = field(default_factory=list)
     rate_s: float = 1.0  # seconds per case, as measured
     doing: str = ""
+    under_way: bool = True
     num_cases: int = 0
 
     @property
@@ -182,7 +185,7 @@ class _Shared:
         if ran and ran[0][0].part == check_plan.CONTROL:
             self.launch_s = ran[0][1].verdict.duration_s or self.launch_s
         if not ran:
-            yield Part(check_plan.CONTROL, blocked="the budget was used up before the control had run (--budget)")
+            yield Part(check_plan.CONTROL, blocked=self._too_short())
             return
         if _never_resumed(ran, _writes_to_tell(ran, self.job)):
             yield from self._parts([pair for pair in ran if pair[0].part == check_plan.CONTROL])
@@ -194,6 +197,14 @@ class _Shared:
             yield from self._attacks(dict(ran))
         else:
             yield Part("crash points of a save", blocked=self._never_saved())
+
+    def _too_short(self) -> str:
+        """That no case would have ended in time."""
+        spent_s, needed_s = time.monotonic() - self.began, _LAUNCHES_OF_A_CASE * self.launch_s
+        return (
+            f"no case would have ended within the budget of {self.request.budget_s or 0:g} s (--budget): the uninterrupted runs "
+            f"took {spent_s:.0f} s, and a case takes about {needed_s:.0f} s; expected a shorter job or a larger budget"
+        )
 
     def _attacks(self, ran: dict[Planned, Case]) -> Iterator[Part]:
         """All that is done to saves, and what the job does after them."""
@@ -275,7 +286,8 @@ class _Shared:
                 # One that the budget did not reach is left out, no more.
                 yield from (part for part in recoveries if part.exploration is not None and part.exploration.judged)
             except HarnessError as error:  # a restart that fails has been told of already
-                self.left_out.append(f"crash points of the recovery: {str(error).splitlines()[0]}")
+                why = str(error).splitlines()[0].removesuffix("; its last words:")
+                self.left_out.append(f"crash points of the recovery: {why}")
 
     # -- running --------------------------------------------------------------------------------------------------------
 
@@ -304,7 +316,7 @@ class _Shared:
         return [(planned, found[planned]) for planned in cases if planned in found]
 
     def _begin(self, name: str) -> None:
-        self.doing = name
+        self.doing, self.under_way = name, True
         self.say(name)
 
     def _told(self, case: Case) -> None:

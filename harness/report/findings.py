@@ -21,6 +21,10 @@ from harness.report.exploration import coverage_lines, num
 from harness.report.text import render
 from harness.sweep import DamageCause
 
+_CRASHED = ("resume-crashed", "process")
+# Under these a restart that ended by itself is told of (`harness.oracle.completion`).
+_CRASHES = ("resume-crashed", "last-good-lost", "bad-refusal")
+
 
 @dataclass(frozen=True)
 class Found:
@@ -48,11 +52,13 @@ class Found:
 def findings(check: Check) -> list[Found]:
     """All causes, in the order in which they were found, which is that of the parts."""
     found: dict[tuple[str, ...], Found] = {}
-    plain, torn = _plain_findings(check), _torn_saves(check)
+    plain, torn, never = _plain_findings(check), _torn_saves(check), _never_starts_again(check)
     for part in check.parts:
-        for key, one in _of_part(part, plain):
+        for key, one, verdict in _of_part(part, plain):
             # What a save does to the checkpoint before it, it does in a restart too, and when an operation of it fails.
             key = torn.get(key, key) if part.name in (AGAIN, ERRORS) else key
+            # Wherever such a job is cut, its restart ends in the same words.
+            key = _CRASHED if never and never in _last_words(verdict) else key
             known = found.get(key)
             found[key] = replace(one, key=key) if known is None else replace(known, seen=(*known.seen, *one.seen))
     return list(found.values())
@@ -66,6 +72,30 @@ def _torn_saves(check: Check) -> dict[tuple[str, ...], tuple[str, ...]]:
             if cause.sort in ("gap", "order"):
                 torn.setdefault((cause.kind, cause.component), (cause.kind, cause.component, cause.text))
     return torn
+
+
+def _never_starts_again(check: Check) -> str:
+    """The last words of a job that never resumes, whatever it is to resume from; "" where a restart has ever gone on.
+
+    No save is to blame for what follows plain kills already, and everywhere in the same words.
+    """
+    verdicts = [verdict for part in check.parts for verdict in _verdicts(part)]
+    # One that was killed before its first save has nothing to resume from, and passes.
+    failed = [case.verdict for part in check.parts if part.name == KILLS for case in part.cases if case.verdict.outcome == "FAIL"]
+    if not failed or any(any(verdict.resumed_from) for verdict in verdicts):
+        return ""
+    return min(set.intersection(*map(_last_words, failed)), default="")
+
+
+def _verdicts(part: Part) -> Iterator[Verdict]:
+    yield from (case.verdict for case in part.cases)
+    yield from (one.verdict for one in (part.exploration.judged if part.exploration else ()))
+
+
+def _last_words(verdict: Verdict) -> set[str]:
+    """What the processes said that ended by themselves, without what differs from run to run."""
+    crashes = [finding.message for finding in verdict.findings if finding.oracle == "completion" and finding.kind in _CRASHES]
+    return {re.sub(r"0x[0-9a-f]+|[0-9]+", "*", message.partition(": ")[2]) for message in crashes} - {""}
 
 
 def _plain_findings(check: Check) -> set[tuple[str, str]]:
@@ -85,17 +115,17 @@ def _without_damage(verdict: Verdict, plain: set[tuple[str, str]]) -> Verdict:
     return replace(verdict, outcome=outcome, findings=ordered, component=component)
 
 
-def _of_part(part: Part, plain: set[tuple[str, str]]) -> Iterator[tuple[tuple[str, ...], Found]]:
+def _of_part(part: Part, plain: set[tuple[str, str]]) -> Iterator[tuple[tuple[str, ...], Found, Verdict]]:
     for case in part.cases:
         if case.verdict.outcome == "FAIL":
             verdict = _without_damage(case.verdict, plain)
-            yield (verdict.kind or "", verdict.component), _of_case(replace(case, verdict=verdict))
+            yield (verdict.kind or "", verdict.component), _of_case(replace(case, verdict=verdict)), verdict
     for cause in part.exploration.causes if part.exploration else ():
         # A resume that is never exact shows in every case that resumes: one cause, however the job was ended.
         key = (cause.kind, cause.component, *_told_apart_by(cause))
-        yield key, _of_cause(part, cause)
+        yield key, _of_cause(part, cause), cause.shortest.verdict
     for other in part.search.causes if part.search else ():
-        yield (other.kind, other.component, other.text), _of_search(part, other)
+        yield (other.kind, other.component, other.text), _of_search(part, other), other.first.verdict
 
 
 def _told_apart_by(cause: Cause) -> tuple[str, ...]:
@@ -136,7 +166,7 @@ def _diagnosis(verdict: Verdict) -> list[str]:
 
 def part_findings(part: Part) -> list[Found]:
     """What was found in one part, by itself."""
-    return [found for _, found in _of_part(part, set())]
+    return [found for _, found, _ in _of_part(part, set())]
 
 
 def part_text(part: Part) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from test_check_report import BAD, cause, exploration, judged
 
 from harness.check import Case, Check, Part, Request
-from harness.check_plan import AGAIN, DAMAGE, KILLS
+from harness.check_plan import AGAIN, DAMAGE, ERRORS, KILLS
 from harness.oracle.finding import fail, inconclusive
 from harness.oracle.verdict import Verdict
 from harness.report import junit as xml
@@ -50,6 +50,33 @@ def test_one_cause_in_several_parts_is_one_finding():
     assert (found.kind, found.component, found.seen) == ("state-lost", "scaler", ("early", "late", "asked"))
     assert text(check).count("repeat: harness replay runs/early/plan.toml") == 1
     assert text(check).splitlines()[-1].startswith("FAIL: 1 finding; 4 cases in 4.0 s")
+
+
+WORDS = "though no fault had fired in it: KeyError: 'model' at 0x7f{0}"
+
+
+def crashed(name, attempt, *others, words=WORDS):
+    text = f"rank 0 ended with exit code 1 in attempt {attempt}, {words.format(name)}"
+    crash = fail("resume-crashed", "completion", text, component="process", expected="a resume", found="exit code 1")
+    return Verdict("bad", "none", "FAIL", (*others, crash), (*others, crash)[0].component)
+
+
+GONE = fail("last-good-lost", "retention", "ckpt.pt is gone", component="checkpoint-files", expected="it", found="nothing")
+
+
+def test_a_job_that_never_starts_again_is_one_finding_wherever_it_is_cut():
+    resumes = Verdict("good", "none", "PASS", resumed_from=(8,))
+    kills = Part(KILLS, cases=(case("early", crashed("aa", 1)), case("late", crashed("bb", 2)), case("first", GOOD)))
+    explored = Part("crash points of s", exploration(judged("bad", crashed("cc", 1), 3), causes=(cause(crashed("cc", 1)),)))
+    failing = Part(ERRORS, cases=(case("EIO", crashed("dd", 1, GONE)),))
+    (found,) = findings(checked(kills, explored, failing))
+    assert (found.kind, found.seen) == ("resume-crashed", ("early", "late", "3 states of crash points of s", "EIO"))
+    # In other words: something else is broken there, too.
+    torn = crashed("cc", 1, words="though no fault had fired in it: EOFError")
+    other = Part("crash points of s", exploration(judged("bad", torn, 3), causes=(cause(torn),)))
+    assert [one.kind for one in findings(checked(kills, other))] == ["resume-crashed"] * 2
+    # One that has ever resumed crashes for what was done to it.
+    assert len(findings(checked(kills, explored, Part("SIGTERM", cases=(case("asked", resumes),))))) == 2
 
 
 def test_what_a_kill_in_a_save_has_shown_is_not_named_again():

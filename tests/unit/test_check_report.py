@@ -46,10 +46,10 @@ def checked(*parts):
     return Check(Request(job()), parts, 1.0, 4.0)
 
 
-def cause():
-    one = judged("bad", BAD, 3)
+def cause(verdict=BAD):
+    one = judged("bad", verdict, 3)
     text = "rank 0's rename of step-*/manifest.json does not wait for rank 1's rename"
-    words = ("order", "last-good-lost", "checkpoint-files", text, 3, one, "rename", 0, "step-2/manifest.json", "rank 1's rename")
+    words = ("order", verdict.kind, verdict.component, text, 3, one, "rename", 0, "step-2/manifest.json", "rank 1's rename")
     return Cause(*words, (Path("runs/bad"),))
 
 
