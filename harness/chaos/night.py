@@ -92,6 +92,7 @@ class _Night:
         self.job: JobMap | None = None
         self.slowest_s = 0.0
         self.took: list[float] = []
+        self.drew_s = 0.0  # how long the last round of drawing has taken
         self.bench.runs.mkdir(exist_ok=True)
 
     def close(self) -> None:
@@ -241,7 +242,7 @@ class _Night:
         empty = 0
         while True:
             while len(self.pool) < self.request.jobs and self._has_time():
-                if not self.queue and empty < _EMPTY_ROUNDS and not self._enough():
+                if not self.queue and empty < _EMPTY_ROUNDS and not self._enough() and self._has_time(self.drew_s):
                     empty = 0 if self._draw_round() else empty + 1
                     continue
                 if not self.queue:
@@ -271,15 +272,15 @@ class _Night:
     def _enough(self) -> bool:
         return self.request.most is not None and len(self.found.cases) >= self.request.most
 
-    def _has_time(self) -> bool:
-        """Whether a case that takes as long as others have would still end within the budget."""
+    def _has_time(self, before_s: float = 0.0) -> bool:
+        """Whether a case that takes as long as others have, and what comes before it, would still end within the budget."""
         usual = sum(self.took[-20:]) / len(self.took[-20:]) if self.took else 0.0
-        return self.journal.used_s + 1.5 * usual < self.request.budget_s
+        return self.journal.used_s + before_s + 1.5 * usual < self.request.budget_s
 
     def _draw_round(self) -> int:
         """Draws the next schedules; returns how many are new."""
         assert self.job is not None
-        number, (index, count) = self.rounds, self.request.shard
+        number, (index, count), began_s = self.rounds, self.request.shard, self.journal.used_s
         self.rounds += 1
         self.journal.write("rounds", count=self.rounds)
         seed = int.from_bytes(hashlib.sha256(f"{self.request.seed}:{number}".encode()).digest()[:8], "big")
@@ -289,6 +290,7 @@ class _Night:
         chosen = choose(mine, _ROUND if self.request.most is None else min(_ROUND, self.request.most), self.ahead)
         for schedule in chosen:
             self._draw(DRAWN, schedule)
+        self.drew_s = self.journal.used_s - began_s
         return len(chosen)
 
     def _draw(self, origin: str, schedule: Schedule, scenario: Scenario | None = None) -> Case:

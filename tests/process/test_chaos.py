@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
-import psutil
 import pytest
+from nights import QUICK, TIMEOUT_S, command, kill_once
 
-from harness.case import judge_again
 from harness.chaos.journal import read
-
-TIMEOUT_S = 900
-TRAINER = Path(__file__).parents[1] / "quality" / "double_faults" / "trainer.py"
-QUICK = ("--no-canary", "--launch", "cold", "--jobs", "4", "--faults", "kills,damage", "--seed", "3")
-
-
-def command(out, *options, bug=""):
-    job = [sys.executable, "-S", str(TRAINER), "{ckpt}", *([bug] if bug else [])]
-    return [sys.executable, "-m", "harness.cli", "chaos", "--out", str(out), *options, "--", *job]
 
 
 def chaos(out, *options, **more):
@@ -77,53 +65,16 @@ def test_shards_draw_other_schedules_and_the_same_seed_the_same(tmp_path):
     assert not {tuple(faults) for faults in drawn[0]} & {tuple(faults) for faults in drawn[1]}
 
 
-def ours(folder):
-    """The processes that work for a night in this folder."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            words = [*process.cmdline(), *process.environ().values()]
-        except (psutil.Error, OSError):
-            continue
-        if process.pid != os.getpid() and any(str(folder) in word for word in words):
-            found.append(process)
-    return found
-
-
-def kill_once(folder, number, lines):
-    """Starts a night, kills it after so many lines, and goes on with it; asserts that nothing is lost or left."""
-    out = folder / "runs"
-    night = subprocess.Popen(
-        command(out, *QUICK, "--budget", "14m", "--cases", "4"), stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    for _, line in zip(range(lines), night.stderr, strict=False):
-        assert "Traceback" not in line
-    os.killpg(night.pid, number) if number == signal.SIGINT else night.send_signal(number)
-    night.communicate(timeout=TIMEOUT_S)
-    _, left = psutil.wait_procs(ours(folder), timeout=60)
-    assert left == [], [process.cmdline() for process in left]
-    expected = 130 if number == signal.SIGINT else -number
-    assert night.returncode in (expected, 0, 3), night.returncode  # it may have ended before
-    for case in out.glob("*/cases/*"):
-        assert judge_again(case).outcome in ("PASS", "FAIL", "INCONCLUSIVE") if (case / "golden").is_dir() else True
-    (journal,) = out.glob("*/night.jsonl")
-    before = [entry for entry in read(journal)[0] if entry["event"] == "finished"]
-    if night.returncode == expected:
-        words = [sys.executable, "-m", "harness.cli", "chaos", "--continue", str(journal.parent), "--out", str(out)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        assert done.returncode in (0, 3), done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-    entries = read(journal)[0]
-    finished = [entry["number"] for entry in entries if entry["event"] == "finished"]
-    assert sorted(finished) == [1, 2, 3, 4]
-    assert [entry for entry in entries if entry["event"] == "finished"][: len(before)] == before
-    assert entries[-1]["event"] == "ended"
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
 def test_a_night_that_is_killed_leaves_nothing_running_and_goes_on(tmp_path, number):
     # Not within the first lines, before there is a journal; the 9th and the following say what was drawn.
-    kill_once(tmp_path, number, random.Random(number).randint(8, 12))
+    lines = random.Random(number).randint(8, 12)
+
+    def some_lines(night):
+        for _, line in zip(range(lines), night.stderr, strict=False):
+            assert "Traceback" not in line
+
+    kill_once(command(tmp_path / "runs", *QUICK, "--budget", "14m", "--cases", "4"), tmp_path / "runs", number, some_lines)
 
 
 ON_A_SMALL_DISK = """
