@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
+from harness import signals
 from harness.errors import HarnessError
 from harness.inject import kernel
 
@@ -107,7 +108,8 @@ def run_all(
     numbered = _Numbered(task, min(_ends, default=None))
     # Forked: this process has no threads and no torch, and the children need nothing but what it holds.
     with ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=die_with, initargs=(os.getpid(),)) as pool:
-        futures = [pool.submit(numbered, one) for one in enumerate(items)]
+        with signals.held():  # with the first one all processes are forked
+            futures = [pool.submit(numbered, one) for one in enumerate(items)]
         try:
             for future in futures if ordered else as_completed(futures):
                 number, result = future.result()
@@ -123,6 +125,7 @@ def die_with(parent: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signals.released()
 
 
 @dataclass
@@ -157,9 +160,10 @@ class Pool:
         """
         ours, theirs = self._context.Pipe(duplex=False)
         process = self._context.Process(target=_child, args=(theirs, ours, os.getpid(), function, arguments, says), daemon=True)
-        process.start()
-        theirs.close()
-        self._running[key] = _Running(process, ours)
+        with signals.held():
+            process.start()
+            theirs.close()
+            self._running[key] = _Running(process, ours)
 
     def wait(self, timeout_s: float) -> list[tuple[Any, Any]]:
         """Those that have answered, with their answers; waits for one at most so long.

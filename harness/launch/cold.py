@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from harness import signals
 from harness.errors import LaunchError
 from harness.launch.connection import Connection
 from harness.launch.keeper import Keeper
@@ -90,9 +91,10 @@ class _Forked:
 
 
 def _fork_keeper(ours: socket.socket, theirs: socket.socket, environment: dict[str, str] | None) -> _Forked:
-    pid = os.fork()
-    if pid == 0:
-        _keep(ours, theirs, environment)
+    with signals.held():
+        pid = os.fork()
+        if pid == 0:
+            _keep(ours, theirs, environment)
     return _Forked(pid)
 
 
@@ -101,6 +103,7 @@ def _keep(ours: socket.socket, theirs: socket.socket, environment: dict[str, str
     try:
         ours.close()  # or this process would never see that the supervisor is gone
         os.setsid()
+        signals.released()
         os.environ.update(environment or {})
         Keeper(theirs).run()
     except BaseException:  # noqa: BLE001  a forked copy must never run on, whatever happened

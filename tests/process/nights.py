@@ -6,6 +6,7 @@ reference trainer with its canary, by SIGKILL, Ctrl-C and the end of the termina
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -13,8 +14,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -39,7 +40,7 @@ def command(out, *options, bug=""):
 
 def of_reference(out, *options):
     """A night of the reference trainer on two ranks, from a preloaded process."""
-    return [sys.executable, "-m", "harness.cli", "chaos", "--out", str(out), "--jobs", "2", *options]
+    return [sys.executable, "-m", "harness.cli", "chaos", "--reference", "sharded", "--out", str(out), "--jobs", "2", *options]
 
 
 def ours(folder):
@@ -91,6 +92,11 @@ def kill_once(words: list[str], out: Path, number: signal.Signals, wait: Callabl
     return killed
 
 
+def _after(moment_s: float, night: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        night.wait(moment_s)
+
+
 def main() -> None:
     """Kills so many nights, 50 unless said otherwise; prints a line for each."""
     many = int(sys.argv[1]) if len(sys.argv) > 1 else 50
@@ -101,7 +107,7 @@ def main() -> None:
         folder = Path(tempfile.mkdtemp(prefix="killed-"))
         options = ("--budget", "14m", "--cases", str(CASES))
         words = command(folder, *QUICK, *options) if sort == "small" else of_reference(folder, *options)
-        killed = kill_once(words, folder, how, lambda _, moment_s=moment_s: time.sleep(moment_s))
+        killed = kill_once(words, folder, how, partial(_after, moment_s))
         kills += killed
         what = "killed, and went on" if killed else "had ended"
         print(f"{number + 1} of {many}: {sort}, {how.name} after {moment_s:.1f} s: {what}", flush=True)

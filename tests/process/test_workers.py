@@ -90,3 +90,30 @@ def test_workers_end_with_their_parent_even_when_that_is_killed():
         for worker in workers:
             assert select.select([worker], [], [], 30)[0], "a worker has outlived its parent"
             os.close(worker)
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+from harness.workers import Pool, run_all
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+def blocked(_=None):
+    return sorted(int(one) for one in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+os.register_at_fork(after_in_parent=interrupt)
+pool = Pool(print)
+try:
+    pool.start(1, blocked) if sys.argv[1] == "pool" else list(run_all(blocked, [1, 2], 2))
+except KeyboardInterrupt:
+    print("interrupted")
+    print([answer for _, answer in pool.wait(30.0)])
+"""
+
+
+@pytest.mark.parametrize(("how", "said"), [("pool", "interrupted\n[[]]\n"), ("run_all", "interrupted\n[]\n")])
+def test_an_interruption_in_the_middle_of_a_fork_is_not_lost(how, said):
+    words = [sys.executable, "-c", INTERRUPTED, how]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == (said, "", 0)
