@@ -17,6 +17,7 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.launch.understood import understand
 from harness.scenario import Command, Scenario
+from harness.signals import interrupted_with
 
 _GIT_S = 300.0
 # A harness that is started by a hook of git would otherwise look at that repository.
@@ -39,6 +40,7 @@ def git(folder: Path, *words: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise GitError([f"git could not be run: {error}; expected git 2.17 or newer on the PATH"]) from None
+    interrupted_with(done.returncode)
     if done.returncode:
         raise GitError([f"git {words[0]}: {done.stderr.strip() or 'exit code ' + str(done.returncode)}"])
     return done.stdout.rstrip("\n")

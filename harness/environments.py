@@ -29,6 +29,7 @@ from packaging.version import InvalidVersion, Version
 from harness.errors import LaunchError, UsageError
 from harness.launch.understood import understand
 from harness.scenario import Command, Scenario
+from harness.signals import interrupted_with
 
 _INSTALL_S = 3600.0
 _QUESTION_S = 300.0
@@ -114,6 +115,7 @@ def _run(command: Sequence[str], purpose: str, limit_s: float) -> str:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"cannot {purpose}: {error}") from None
+    interrupted_with(done.returncode)
     if done.returncode:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()][-3:]
         raise LaunchError(f"cannot {purpose}: {' '.join(said) or f'exit code {done.returncode}'}")

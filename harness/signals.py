@@ -26,3 +26,13 @@ def held() -> Iterator[None]:
 def released() -> None:
     """What has waited comes now; in a forked child nothing has."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+
+
+def interrupted_with(code: int) -> None:
+    """Goes on unless a program that was waited for was ended by Ctrl-C, which was meant for this process as well.
+
+    Raises:
+        KeyboardInterrupt: it was, be it that this process has not heard of it yet.
+    """
+    if code == -signal.SIGINT:
+        raise KeyboardInterrupt
