@@ -9,6 +9,7 @@ Not covered: names in another form than the system's (a nickname in a run's titl
 from __future__ import annotations
 
 import getpass
+import ipaddress
 import os
 import platform
 import re
@@ -31,6 +32,8 @@ _NO_SECRET = ("/dev/", "/proc/", "/sys/")
 _PART = r"[^\s\"'`,;:()<>|*?\[\]{}\\/=]+"
 _PATH = re.compile(rf"(?:(?<=file://)|(?<![\w.}}/*?\])~-]))/{_PART}(?:/{_PART})+/?")
 _ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+# What looks like one: the time of day and the names of C++ are told from it by reading it.
+_ADDRESS_6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?:%\w+)?(?![\w:])")
 _MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _OF_A_PERSON = re.compile(r"/(?:home|Users)/([^/]+)")
 _KEPT_FROM = re.compile(r".*/(?:(?=(?:site|dist)-packages/)|lib/(?=python3\.\d+/))")
@@ -85,6 +88,7 @@ class Redactor:
         text = _PATH.sub(lambda found: self._path(found[0]), text)
         text = _MAIL.sub("MAIL", text)
         text = _ADDRESS.sub(lambda found: found[0] if found[0].startswith(_OF_NO_MACHINE) else "ADDRESS", text)
+        text = _ADDRESS_6.sub(lambda found: _address_6(found[0]), text)
         if self._named:
             by_name = {name.lower(): word for name, word in self._names.items()}
             text = self._named.sub(lambda found: by_name[found[0].lower()], text)
@@ -110,6 +114,15 @@ class Redactor:
             name = "USER"
         word = self._folders.setdefault(folder, f"PATH-{len(self._folders) + 1}")
         return f"{word}/{name}"
+
+
+def _address_6(text: str) -> str:
+    """The word for an address, where the text is one, and not one that every machine has."""
+    try:
+        address = ipaddress.IPv6Address(text)
+    except ValueError:
+        return text
+    return text if address.is_loopback or address.is_unspecified else "ADDRESS"
 
 
 def _either(texts: Iterable[str], before: str, after: str) -> re.Pattern[str] | None:

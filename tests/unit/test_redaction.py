@@ -29,7 +29,10 @@ def redact():
         ("alice@blackbox:~$ ALICE", "USER@HOST:~$ USER"),
         ("alice_model alice-2 malice alices", "USER_model USER-2 malice alices"),
         ("mail alice.b@example.org from 10.1.2.3, not 127.0.0.1", "mail MAIL from ADDRESS, not 127.0.0.1"),
+        ("gloo from fe80::1ff:fe23:4567:890a%eth0, [2001:db8::7]:29500", "gloo from ADDRESS, [ADDRESS]:29500"),
+        ("2001:0db8:0000:0000:0000:ff00:0042:8329 is not ::1", "ADDRESS is not ::1"),
         # What must stay as it is.
+        ("12:34:56 c10::Error at::add test_a.py::test_b 00:1b:44:11:3a:b7 [::] ::", None),
         ("the root of the data, step-*/rank0.bin and/or 3/4 of {ckpt}/a/b", None),
         ("write step-00000016/rank1.bin.tmp at 50%", None),
         ("https://example.org/a/b", None),
