@@ -99,6 +99,8 @@ def _after(moment_s: float, night: subprocess.Popen[str]) -> None:
 
 def main() -> None:
     """Kills so many nights, 50 unless said otherwise; prints a line for each."""
+    # A shell that starts this in the background has Ctrl-C ignored, by all that is started from here too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     many = int(sys.argv[1]) if len(sys.argv) > 1 else 50
     kills = 0
     for number in range(many):
