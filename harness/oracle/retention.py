@@ -118,9 +118,22 @@ def _untidy(run: Run, history: History, last: AttemptRun) -> list[Finding]:
         # What the harness broke may still stand there: it is no left-over of the trainer's.
         hit = history.damaged(last.index, "end")
         whole = {path: content for path, content in files.items() if top_level(path) not in hit and path not in temporary}
-        keep = workload.keep_last + (not history.commits[last.index])  # rotation follows a commit, and none was due
-        findings += _checkpoints(last, whole, workload.commit_pattern, keep)
+        findings += _checkpoints(last, whole, workload.commit_pattern, workload.keep_last + _not_rotated(run, history))
     return findings
+
+
+def _not_rotated(run: Run, history: History) -> int:
+    """How many old checkpoints may be left: rotation follows a commit, and whoever dies in between leaves one more.
+
+    In an attempt a save that has begun says that all that belongs to the one before it is done.
+    """
+    left = 0
+    for attempt in run.attempts:
+        begun = len(history.saves[attempt.index].get(0, []))
+        if begun > 1 or (begun and finished(attempt)):
+            left = 0
+        left += bool(begun) and not finished(attempt)
+    return left
 
 
 def _checkpoints(last: AttemptRun, files: Files, pattern: str, keep_last: int) -> list[Finding]:

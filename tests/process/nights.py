@@ -93,6 +93,9 @@ def kill_once(words: list[str], out: Path, number: signal.Signals, wait: Callabl
 
 
 def _after(moment_s: float, night: subprocess.Popen[str]) -> None:
+    """So long after its first word: until then Python is reading modules, and answers Ctrl-C itself."""
+    assert night.stderr is not None
+    night.stderr.readline()
     with contextlib.suppress(subprocess.TimeoutExpired):
         night.wait(moment_s)
 

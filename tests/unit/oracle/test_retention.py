@@ -169,6 +169,27 @@ def test_after_a_restart_that_had_nothing_to_save_one_more_may_be_there(tmp_path
     only(retention(run, baseline()), "retention")
 
 
+def test_each_restart_that_died_before_its_rotation_may_have_left_one_more(tmp_path):
+    first = attempt(0, 1, 16, path=tmp_path)
+    second = attempt(1, 17, 20, path=tmp_path, resumed=16)  # one save, and it is unknown whether its rotation was done
+    third = attempt(2, 21, STEPS, path=tmp_path, resumed=20)
+    last = attempt(3, 25, STEPS, path=tmp_path, resumed=24, ended=True)
+    run = run_of(first, second, third, last)
+    files = files_of(4) | files_of(8) | files_of(12) | files_of(16) | files_of(20) | files_of(24)
+    for index in range(4):
+        end_files(run, index).update(files)
+    assert retention(run, baseline()) == []
+    end_files(run, 3).update(files_of(2))
+    only(retention(run, baseline()), "retention")
+    # Two saves of one attempt: the rotation of the first was done when the second began.
+    run = run_of(
+        first, attempt(1, 17, STEPS, path=tmp_path, resumed=16), attempt(2, 25, STEPS, path=tmp_path, resumed=24, ended=True)
+    )
+    for index in range(3):
+        end_files(run, index).update(files)
+    only(retention(run, baseline()), "retention")
+
+
 def test_tidiness_is_asked_only_of_a_clean_end():
     run = killed_and_resumed()
     end_files(run, 0)["x.tmp"] = [1, "x"]
