@@ -93,11 +93,12 @@ def _printed(run: Run, attempt: AttemptRun) -> str:
 
 
 def _invisible(run: Run, attempt: AttemptRun, name: str, records: list[Record]) -> bool:
-    """Whether the damage left nothing that looks like a checkpoint."""
-    begin = attempt.files("begin")
-    if begin is not None and not any(top_level(path) == name for path in begin):
-        return True
-    pattern = run.plan.scenario.workload.commit_pattern
+    """Whether nothing is left that looks like a checkpoint, by the damage or by a trainer that has begun to remove it."""
+    begin, pattern = attempt.files("begin"), run.plan.scenario.workload.commit_pattern
+    if begin is not None:
+        own = [path for path in begin if top_level(path) == name]
+        if not own or (pattern is not None and not any(matches_path(pattern, path) for path in own)):
+            return True
     deleted = [str(r["path"]) for r in records if _deletes(r)]
     return pattern is not None and any(matches_path(pattern, path) for path in deleted)
 

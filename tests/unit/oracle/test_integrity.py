@@ -58,6 +58,14 @@ def test_a_checkpoint_that_was_made_invisible_need_not_be_named(tmp_path):
     only(integrity(resumed(tmp_path, 8, shard, format="sharded"), baseline()), "bad-refusal")
 
 
+def test_a_checkpoint_that_its_trainer_has_begun_to_replace_is_invisible(tmp_path):
+    """Its number came again: the manifest went first, and the disk refused what was to follow."""
+    run = resumed(tmp_path, 8, damaged("step-00000012/rank1.bin"), format="sharded")
+    only(integrity(run, baseline()), "bad-refusal")
+    del record(run, 1, "files", moment="begin")["files"]["step-00000012/manifest.json"]
+    assert integrity(run, baseline()) == []
+
+
 def test_a_checkpoint_that_was_saved_again_may_be_loaded(tmp_path):
     first = attempt(0, 1, 14, path=tmp_path)
     second = attempt(1, 9, 14, path=tmp_path, resumed=8, supervisor=(damaged(name_of(12)),))
