@@ -78,7 +78,8 @@ def kill_once(words: list[str], out: Path, number: signal.Signals, wait: Callabl
         return True  # it had not begun
     (journal,) = journals
     before = [entry for entry in read(journal)[0] if entry["event"] == "finished"]
-    killed = night.returncode in (expected, -number)
+    # One that was killed while it said what it had found has nothing to go on with.
+    killed = night.returncode in (expected, -number) and read(journal)[0][-1]["event"] != "ended"
     if killed:
         words = [sys.executable, "-m", "harness.cli", "chaos", "--continue", str(journal.parent), "--out", str(out)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
