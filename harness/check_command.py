@@ -20,6 +20,7 @@ import psutil
 from harness import check_plan
 from harness import explore as exploring
 from harness.case import Workbench, run_case
+from harness.causes import Cause
 from harness.check import Case, Check, Part, Parts, Request, Say
 from harness.check_plan import Job, Planned
 from harness.checkpoint_files import top_level
@@ -160,7 +161,7 @@ class _Shared:
     launch_s: float  # seconds that an undisturbed launch takes
     recordings: Recordings | None = None
     left_out: list[str] = field(default_factory=list)
-    rate_s: float = 1.0  # seconds per case, as measured
+    rate_s: float = 1.0  # seconds per launch, as measured
     doing: str = ""
     num_cases: int = 0
 
@@ -207,11 +208,15 @@ class _Shared:
         assert self.recordings is not None
         parts = Parts(self.request, self.recordings, self.bench, self.folder, self.until, self._begin, self.progress)
         windows = parts.windows()
+        known: dict[SaveWindow, tuple[Cause, ...]] = {}
         for window in windows:
-            yield self._sampled(parts, f"crash points of {window.name}", window, _CRASH_SHARE / len(windows), power=False)
+            part = self._sampled(parts, f"crash points of {window.name}", window, _CRASH_SHARE / len(windows))
+            known[window] = part.exploration.causes if part.exploration else ()
+            yield part
         if self.request.modelled:
             for window in windows:
-                yield self._sampled(parts, f"power cuts during {window.name}", window, _POWER_SHARE / len(windows), power=True)
+                name = f"power cuts during {window.name}"
+                yield self._sampled(parts, name, window, _POWER_SHARE / len(windows), power=True, known=known[window])
         yield from self._parts(self._run("second interruptions, errors, damage, hung ranks", self._planned(ran, windows)))
         yield from self._long_ones()
         yield from self._rest(parts, windows)
@@ -300,7 +305,7 @@ class _Shared:
                 self.progress(len(found), failing, len(cases))
         self.left_out += [f"{planned.part}: {planned.title}" for planned in cases if planned not in found]
         if found:
-            self.rate_s = max(0.05, (time.monotonic() - began) / len(found))
+            self.rate_s = max(0.05, (time.monotonic() - began) / len(found) / _LAUNCHES_OF_A_CASE)
         return [(planned, found[planned]) for planned in cases if planned in found]
 
     def _begin(self, name: str) -> None:
@@ -328,9 +333,12 @@ class _Shared:
             return (f"a sample; {option} takes them all",)
         return ()
 
-    def _sampled(self, parts: Parts, name: str, window: SaveWindow, share: float, *, power: bool) -> Part:
+    def _sampled(
+        self, parts: Parts, name: str, window: SaveWindow, share: float, *, power: bool = False, known: Sequence[Cause] = ()
+    ) -> Part:
         began = time.monotonic()
-        part = self._stated(parts.explored(name, window, kill=not power, power=power, limit=self._limit(share), share=share))
+        limit = self._limit(share)
+        part = self._stated(parts.explored(name, window, kill=not power, power=power, limit=limit, share=share, known=known))
         exploration = part.exploration
         if exploration is not None and exploration.num_resumes:
             self.rate_s = max(0.05, (time.monotonic() - began) / exploration.num_resumes)

@@ -52,6 +52,23 @@ def test_one_cause_in_several_parts_is_one_finding():
     assert text(check).splitlines()[-1].startswith("FAIL: 1 finding; 4 cases in 4.0 s")
 
 
+def test_a_component_that_no_resume_restores_is_one_cause_wherever_it_is_first_felt():
+    def rng(kind):
+        return bad(fail(kind, "data", "other samples", component="rng.torch", expected="aa", found="bb"))
+
+    kills = Part(KILLS, cases=(case("kill", rng("diverged")), case("late", rng("data-repeated"))))
+    overflow = fail("numerics", "numerics", "counts skips", component="rng.torch", expected="1", found="2")
+    others = Part("SIGTERM", cases=(case("asked", rng("state-lost")), case("skip", bad(overflow)), case("other", bad(LOST))))
+    assert [(one.kind, one.component, one.seen) for one in findings(checked(kills, others))] == [
+        ("diverged", "rng.torch", ("kill", "late", "asked")),
+        ("numerics", "rng.torch", ("skip",)),
+        ("state-lost", "scaler", ("other",)),
+    ]
+    felt = bad(fail("data-skipped", "data", "left out", component="none", expected="aa", found="bb"))
+    nobody = bad(fail("diverged", "loss", "another loss", component="none", expected="aa", found="bb"))
+    assert len(findings(checked(Part(KILLS, cases=(case("a", felt), case("b", nobody)))))) == 2, "nothing says that it is one"
+
+
 def test_what_a_kill_in_a_save_has_shown_is_not_named_again():
     gone = fail("last-good-lost", "retention", "ckpt.pt is gone", component="checkpoint-files", expected="it", found="nothing")
     explored = Part("crash points of s", exploration(judged("bad", BAD, 3), causes=(cause(),)))
