@@ -335,7 +335,11 @@ class Parts:
                 continue
             where = self.folder / f"recovery-{number}"
             where.mkdir(parents=True, exist_ok=True)
-            recovery = exploring.record_recovery(self.recordings.recorded, state, self.bench, where)
+            try:
+                recovery = exploring.record_recovery(self.recordings.recorded, state, self.bench, where)
+            except UsageError:  # of a command; where it is due to the save, that has been told of already
+                yield Part(name, left_out=1, notes=(f"that restart did not come to its end, so it has none; see {where}",))
+                continue
             arguments = (name, recovery, recovery_window(recovery), where / "states")
             yield self._explored(*arguments, kill=True, power=self.request.modelled, limit=limit, share=1.0)
 

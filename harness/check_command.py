@@ -350,7 +350,7 @@ class _Shared:
             self.left_out.append(f"{part.name}: {count} of {count + len(found.judged)} distinct states (a sample)")
         elif found is None and part.left_out:
             some = f": {part.left_out} of {part.left_out + len(part.cases)} cases" if part.cases else ""
-            self.left_out.append(part.name + some)
+            self.left_out.append(": ".join([part.name + some, *part.notes]))
         return replace(part, stated=True)
 
     def _limit(self, share: float) -> int | None:

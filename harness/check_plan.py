@@ -278,9 +278,13 @@ def failing_operations(trace: Trace, window: SaveWindow) -> list[Planned]:
         found = [op for op in own if op.n in inside and op.operation == family and not op.error]
         if found:
             sentence = _nth(f"{error} rank 0 on", found[len(found) // 2], own)
-            title = f"{error} at a {family} of the save of {window.name} ({any_number(found[len(found) // 2].names[-1])})"
+            title = f"{error} at {_a(family)} of the save of {window.name} ({any_number(found[len(found) // 2].names[-1])})"
             cases.append(Planned(ERRORS, title, (sentence,)))
     return cases
+
+
+def _a(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def _nth(start: str, operation: Operation, own: Sequence[Operation]) -> str:
