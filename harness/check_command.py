@@ -36,7 +36,8 @@ from harness.workers import OutOfTime, ended_at, run_all
 
 # Of the time that is left when each of them begins.
 _CRASH_SHARE, _POWER_SHARE, _RECOVERY_SHARE = 0.4, 0.5, 0.5
-_LEAST_STATES = 6
+# A state of each look, and the cases of other kinds that come after crash points: a second one of a look is worth less than they.
+_LEAST_STATES, _LATER_CASES = 6, 9
 # Undisturbed, a job may take so long; its restarts then get a multiple of what it took.
 FIRST_DEADLINE_S = 600.0
 _LEAST_DEADLINE_S, _DEADLINE_FACTOR = 60.0, 5.0
@@ -337,7 +338,7 @@ class _Shared:
         self, parts: Parts, name: str, window: SaveWindow, share: float, *, power: bool = False, known: Sequence[Cause] = ()
     ) -> Part:
         began = time.monotonic()
-        limit = self._limit(share)
+        limit = self._limit(share, _LATER_CASES)
         part = self._stated(parts.explored(name, window, kill=not power, power=power, limit=limit, share=share, known=known))
         exploration = part.exploration
         if exploration is not None and exploration.num_resumes:
@@ -353,11 +354,12 @@ class _Shared:
             self.left_out.append(": ".join([part.name + some, *part.notes]))
         return replace(part, stated=True)
 
-    def _limit(self, share: float) -> int | None:
-        """How many resumes fit into a share of the time that is left, at the rate that was measured."""
+    def _limit(self, share: float, later: int = 0) -> int | None:
+        """How many resumes fit into a share of the time that is left, without `later` cases, at the rate that was measured."""
         if self.request.limit is not None or self.until is None:
             return self.request.limit
-        return max(_LEAST_STATES, int(share * max(0.0, self.until - time.monotonic()) / self.rate_s))
+        left_s = self.until - time.monotonic() - later * _LAUNCHES_OF_A_CASE * self.rate_s
+        return max(_LEAST_STATES, int(share * max(0.0, left_s) / self.rate_s))
 
     def _over(self, what: str) -> bool:
         if self.until is None or time.monotonic() < self.until:

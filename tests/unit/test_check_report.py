@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -168,3 +169,11 @@ def test_a_restart_that_never_ends_well_has_no_crash_points_and_hides_no_other(t
     assert {shared._stated(part).outcome for part in found} == {"PASS"}
     name = "crash points of the recovery after 'sigkill rank 0 before write a'"
     assert shared.left_out[0] == f"{name}: that restart did not come to its end, so it has none; see {tmp_path / 'recovery-0'}"
+
+
+@pytest.mark.parametrize(("left_s", "alone", "beside"), [(102.0, 39, 32), (20.0, 7, 6), (3.0, 6, 6)])
+def test_crash_points_leave_room_for_the_cases_of_other_kinds(tmp_path, left_s, alone, beside):
+    request = Request(job(), budget_s=100.0)
+    bench, end, say = Workbench(tmp_path, tmp_path, None), time.monotonic() + left_s, lambda _: None
+    shared = _Shared(request, bench, tmp_path, 0.0, end, say, lambda *_: None, say, None, Job.of(Baseline(0, {})), 1.0)
+    assert (shared._limit(0.4), shared._limit(0.4, 9)) == (alone, beside)
