@@ -48,6 +48,8 @@ _TELLING_SHARE = 0.02
 _LAUNCHES_OF_A_CASE, _MOST_MARGIN = 2, 0.25
 # Undisturbed runs, started as they stand, that a case with other data takes; and the case.
 _OVERFLOW_RUNS = 3
+# As `harness.baseline.first_difference` says it.
+_NAMES_DIFFER = ": checkpoint is "
 _TOO_LONG = (
     "the budget was used up before the control had run (--budget): the uninterrupted runs, with which everything is compared, "
     "had not ended by then; expected a shorter job or a larger budget"
@@ -423,6 +425,11 @@ def _nothing_to_judge(baseline: Baseline, has_written: bool) -> str:
         return (
             f"two undisturbed runs differ, first at {baseline.unstable}, and neither wrote below its checkpoint directory. If "
             "the job saves elsewhere, the second run went on from there: pass {ckpt} to it. Else seed every generator"
+        )
+    if _NAMES_DIFFER in baseline.unstable:
+        return (
+            f"the job names its checkpoints otherwise in every run: two undisturbed runs differ, first at {baseline.unstable}. "
+            "Name them by the step, without a time, a process or a random part, so that one run can be compared with another"
         )
     if baseline.unstable:
         return (

@@ -5,9 +5,12 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import pytest
 from test_check_report import BAD, cause, exploration, judged
 
+from harness.baseline import first_difference
 from harness.check import Case, Check, Part, Request
+from harness.check_command import _nothing_to_judge
 from harness.check_plan import AGAIN, DAMAGE, KILLS
 from harness.oracle.finding import fail, inconclusive
 from harness.oracle.verdict import Verdict
@@ -16,6 +19,7 @@ from harness.report import summary
 from harness.report.checked import check_document
 from harness.report.findings import findings
 from harness.scenario import job
+from harness.store import Baseline, RankLog
 
 GOOD = Verdict("good", "none", "PASS")
 LOST = fail("state-lost", "state", "scaler is not what it was", component="scaler", expected="aa", found="bb")
@@ -118,3 +122,17 @@ def test_markdown_is_a_table_and_the_findings():
     assert "| FAIL | p \\| q | 0 of 1 case held |" in said
     assert "### 1. state-lost (scaler)" in said
     assert "- much" in said
+
+
+@pytest.mark.parametrize(
+    ("field", "start"), [("checkpoint", "the job names its checkpoints otherwise"), ("loss", "the job is not deterministic")]
+)
+def test_a_name_that_is_another_in_each_run_needs_another_remedy_than_a_loss(field, start):
+    one, other = ({0: log_with(field, value)} for value in ("c_1", "c_2"))
+    said = _nothing_to_judge(Baseline(1, one, unstable=first_difference(one, other)), has_written=True)
+    assert said.startswith(start)
+    assert "in one run" in said
+
+
+def log_with(field, value):
+    return RankLog(0, [{"event": "save", "rank": 0, "moment": "end", "step": 3, field: value}], [])
