@@ -372,14 +372,16 @@ def _weight(statement: _Statement) -> int:
 def _cause_of_kills(statement: _Statement, trace: Trace, order: Order) -> Cause:
     first, awaited, within = statement.first, statement.awaited, statement.within
     sort, missing = "gap", _listed([phrase(op, trace) for op in awaited])
+    felt = all(one.verdict.kind in FELT_IN_NUMBERS for _, one in statement.members)
+    harm = "no resume is exact" if felt else "nothing that was saved is whole"
     if statement.unclear:
         text = "of something that no operation tells from states that pass: perhaps the restart does not always do the same"
     elif within is not None:
         text = f"a kill in the middle of {phrase(within, trace)} leaves a part of it"
     elif first is None:
-        text = f"nothing that was saved is whole before {missing or 'the end of the save'}"
+        text = f"{harm} before {missing or 'the end of the save'}"
     elif not awaited:
-        text = f"nothing that was saved is whole after {phrase(first, trace)}"
+        text = f"{harm} after {phrase(first, trace)}"
     elif _is_in_place(first, awaited, trace):
         text = f"{general(first.path)} is written in place: {phrase(first, trace)} comes before {missing}"
     elif all(op.rank == first.rank or order.enforced((first.rank, first.index), (op.rank, op.index)) for op in awaited):

@@ -95,7 +95,9 @@ def _of_part(part: Part, plain: set[tuple[str, str]]) -> Iterator[tuple[tuple[st
             yield _key(verdict.kind or "", verdict.component), _of_case(replace(case, verdict=verdict))
     for cause in part.exploration.causes if part.exploration else ():
         # A resume that is never exact shows in every case that resumes: one cause, however the job was ended.
-        yield _key(cause.kind, cause.component, *_told_apart_by(cause)), _of_cause(part, cause)
+        key = _key(cause.kind, cause.component)
+        known = _has_no_end(cause) and key in {_key(*one) for one in plain}
+        yield key if known else _key(cause.kind, cause.component, *_told_apart_by(cause)), _of_cause(part, cause)
     for other in part.search.causes if part.search else ():
         yield (other.kind, other.component, other.text), _of_search(part, other)
 
@@ -105,6 +107,11 @@ def _key(kind: str, component: str, *more: str) -> tuple[str, ...]:
     if kind in _NOT_RESTORED and component not in ("", "none") and not more:
         return "not restored", component
     return (kind, component, *more)
+
+
+def _has_no_end(cause: Cause) -> bool:
+    """Whether it begins at some operation and lasts: then a kill between two saves shows the same."""
+    return cause.sort == "gap" and bool(cause.gaps) and all(late is None for _, late in cause.gaps)
 
 
 def _told_apart_by(cause: Cause) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from harness.report.checked import check_document
 from harness.report.findings import findings
 from harness.scenario import job
 from harness.store import Baseline, RankLog
+from harness.trace import Operation
 
 GOOD = Verdict("good", "none", "PASS")
 LOST = fail("state-lost", "state", "scaler is not what it was", component="scaler", expected="aa", found="bb")
@@ -136,3 +138,14 @@ def test_a_name_that_is_another_in_each_run_needs_another_remedy_than_a_loss(fie
 
 def log_with(field, value):
     return RankLog(0, [{"event": "save", "rank": 0, "moment": "end", "step": 3, field: value}], [])
+
+
+@pytest.mark.parametrize(("late", "num"), [(None, 1), (Operation(2, 0, 1, "rename", "rename", "a", "b", 0), 2)])
+def test_what_a_save_breaks_for_good_is_what_a_kill_between_two_saves_shows(late, num):
+    torn = fail("data-repeated", "data", "again", component="data", expected="aa", found="bb")
+    first = Operation(1, 0, 0, "rename", "rename", "a.tmp", "a", 0)
+    shown = replace(cause(), sort="gap", kind="data-repeated", component="data", gaps=((first, late),))
+    kills = Part(KILLS, cases=(case("kill", bad(torn)),))
+    explored = Part("crash points of s", exploration(judged("bad", BAD, 3), causes=(shown,)))
+    assert len(findings(checked(kills, explored))) == num
+    assert len(findings(checked(Part("SIGTERM", cases=kills.cases), explored))) == 2, "asked to end, it may have done otherwise"
