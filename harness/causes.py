@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from harness.crash import Change
+from harness.crash_sample import Look, Whole, look_of
 from harness.crash_states import CrashState, Cut
 from harness.oracle.verdict import FELT_IN_NUMBERS, Verdict, weight_of
 from harness.trace import Mark, Operation, Order, Trace
@@ -24,6 +25,7 @@ from harness.trace import Mark, Operation, Order, Trace
 KEPT_PER_CAUSE = 3
 NAMED_AT_MOST = 3
 _FELT = max(map(weight_of, FELT_IN_NUMBERS))
+_MAKES = ("mkdir", "open", "write", "truncate")
 _FILE_SYNC, _DIRECTORY_SYNC = "fsync of the file", "fsync of its directory"
 
 
@@ -46,6 +48,9 @@ class Judged:
     members: list[CrashState] = field(repr=False, default_factory=list)
 
 
+Gap = tuple[Operation | None, Operation | None]
+
+
 @dataclass(frozen=True)
 class Cause:
     """Why some states fail.
@@ -61,6 +66,8 @@ class Cause:
         operation, rank, file: what opened the gap, what went ahead, or what was not made durable.
         missing: the sync that is missing, or the operations that should have come first.
         kept: run directories that were kept, the shortest first.
+        gaps: of kills, what has happened in these states and what has not, either of which may be None.
+        looks: of kills, what the directory looks like, and what had been reported as saved.
     """
 
     sort: str
@@ -74,6 +81,8 @@ class Cause:
     file: str
     missing: str
     kept: tuple[Path, ...]
+    gaps: tuple[Gap, ...] = field(default=(), repr=False)
+    looks: frozenset[tuple[Look, tuple[str, ...]]] = field(default=frozenset(), repr=False)
 
     @property
     def sentence(self) -> str:
@@ -97,15 +106,20 @@ class _Statement:
     example: Operation | None = None
     unclear: bool = False
     members: list[tuple[CrashState, Judged]] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
 
 
-def find_causes(judged: Sequence[Judged], trace: Trace, order: Order) -> list[Cause]:
+def find_causes(
+    judged: Sequence[Judged], trace: Trace, order: Order, known: Sequence[Cause] = (), whole: Whole = frozenset()
+) -> list[Cause]:
     """The causes of all failures, those with the most states first.
 
     Args:
         judged: all states with their verdicts, those that pass too: what they have in common is no cause.
         trace: the undisturbed run.
         order: which operations come in an enforced order.
+        known: what kills in the same save have shown, where they were judged apart: a power cut there needs no loss to fail.
+        whole: contents of files that are complete.
     """
     everything = [(state, one) for one in judged for state in one.members]
     inexact = _inexact(everything)
@@ -118,14 +132,24 @@ def find_causes(judged: Sequence[Judged], trace: Trace, order: Order) -> list[Ca
     lossless = {_place(state): statement for statement in statements for state, _ in statement.members}
     alike = {id(one): statement for statement in statements for _, one in statement.members}
     powers: list[tuple[CrashState, Judged]] = []
+    explained: dict[int, list[tuple[CrashState, Judged]]] = {}
     for state, one in failing:
         if state.survivors is not None and not _is_told(one.verdict):
             # A kill at this very point fails too, or leaves this very directory: no loss is needed.
             statement = lossless.get((state.cut, -1, 0)) or alike.get(id(one))
-            (powers if statement is None else statement.members).append((state, one))
+            place = (
+                None
+                if statement
+                else next((n for n, cause in enumerate(known) if _explains(cause, state, one, trace, whole)), None)
+            )
+            members = powers if place is None else explained.setdefault(place, [])
+            (members if statement is None else statement.members).append((state, one))
     losses = _of_losses(powers, trace)
     causes = [_cause_of_inexactness(statement) for statement in inexact]
-    causes += [_cause_of_kills(statement, trace, order) for statement in _joined(statements)]
+    causes += [_seen_again(known[place], members) for place, members in explained.items()]
+    causes += [
+        _with_looks(_cause_of_kills(statement, trace, order), statement, whole) for statement in _joined(statements, trace)
+    ]
     causes += [_cause_of_losses(statement) for statement in _with_told(losses, told)]
     return sorted(causes, key=lambda cause: -cause.num_states)
 
@@ -160,6 +184,42 @@ def _cause_of_inexactness(statement: _Statement) -> Cause:
 def _is_told(verdict: Verdict) -> bool:
     """Whether a missing sync was only read off the operations: then the crash has done no harm."""
     return verdict.root is not None and verdict.root.oracle == "durability"
+
+
+def _explains(cause: Cause, state: CrashState, one: Judged, trace: Trace, whole: Whole) -> bool:
+    """Whether a kill where the power was cut, or one that leaves such a directory, fails of this cause, and no more lightly."""
+    if weight_of(one.verdict.kind or "") < weight_of(cause.kind):
+        return False
+    done = {event.n for index in state.done if isinstance(event := trace.events[index], Operation)}
+    told = [gap for gap in cause.gaps if any(gap)]
+    within = any((first is None or first.n in done) and (late is None or late.n not in done) for first, late in told)
+    return within or (look_of(state.tree, whole), state.owed) in cause.looks or _is_of_place(cause, state)
+
+
+def _is_of_place(cause: Cause, state: CrashState) -> bool:
+    """Whether all that was lost belongs to what a kill leaves in part, since it is made in its place, and none was promised.
+
+    Before a save is reported nothing need be synced; what does the harm is that a restart finds it.
+    """
+    if not state.lost or not any(owed == state.owed for _, owed in cause.looks):
+        return False
+    made = {_top(first.path) for first, _ in cause.gaps if first is not None and first.operation in _MAKES}
+    lost = [change.operation for change in state.lost]
+    return all(op is not None and op.operation in _MAKES and _top(op.path) in made for op in lost)
+
+
+def _top(path: str) -> str:
+    return path.split("/", 1)[0]
+
+
+def _with_looks(cause: Cause, statement: _Statement, whole: Whole) -> Cause:
+    kills = [state for state, _ in statement.members if state.survivors is None and state.tree and not statement.unclear]
+    return replace(cause, looks=frozenset((look_of(state.tree, whole), state.owed) for state in kills))
+
+
+def _seen_again(cause: Cause, members: Sequence[tuple[CrashState, Judged]]) -> Cause:
+    shortest = min(members, key=lambda row: _plainest(row[0]))[1]
+    return replace(cause, num_states=len(members), shortest=shortest, kept=(shortest.path,))
 
 
 def _place(state: CrashState) -> tuple[Cut, int, int]:
@@ -200,7 +260,8 @@ def _of_weight(rows: Sequence[tuple[CrashState, Judged]], num: int, trace: Trace
             break
         awaited = [] if chosen.awaited is None else [chosen.awaited]
         members = [row for number, row in enumerate(rows) if held >> number & 1]
-        statements.append(_Statement(chosen.first, awaited, chosen.within, members=members))
+        gaps: list[Gap] = [] if chosen.within else [(chosen.first, chosen.awaited)]
+        statements.append(_Statement(chosen.first, awaited, chosen.within, members=members, gaps=gaps))
         fails &= ~held
     rest = [row for number, row in enumerate(rows) if fails >> number & 1]
     return statements + ([_Statement(unclear=True, members=rest)] if rest else [])
@@ -214,10 +275,13 @@ class _Candidate(NamedTuple):
     awaited: Operation | None
     within: Operation | None = None
 
-    @property
-    def plainness(self) -> tuple[int, int]:
-        """Of what holds of the same states: the latest operation that has happened, the first that has not."""
-        return -self.first.n if self.first else 0, self.awaited.n if self.awaited else 0
+    def plainness(self, telling: frozenset[int]) -> tuple[bool, bool, int, int]:
+        """Of what holds of the same states: the latest operation that has happened, the first that has not.
+
+        Before all others those that a restart can notice (`telling`): a sample leaves open which of several operations it was.
+        """
+        early, late = (op is not None and op.n not in telling for op in (self.first, self.awaited))
+        return early, late, -self.first.n if self.first else 0, self.awaited.n if self.awaited else 0
 
 
 def _candidates(rows: Sequence[tuple[CrashState, Judged]], trace: Trace, fails: int, passes: int) -> list[_Candidate]:
@@ -239,14 +303,27 @@ def _candidates(rows: Sequence[tuple[CrashState, Judged]], trace: Trace, fails: 
         held = _bits(state.torn is not None and state.torn.n == write.n for state, _ in rows)
         if held & fails and not held & passes:
             found.append(_Candidate(held, None, None, write))
-    return sorted(found, key=lambda one: (-(one.held & fails).bit_count(), one.plainness))
+    noticed = _noticed(trace)
+    return sorted(found, key=lambda one: (-(one.held & fails).bit_count(), *one.plainness(noticed)))
+
+
+def _noticed(trace: Trace) -> frozenset[int]:
+    """Operations after which a restart may find something else: no syncs, and nothing that is done under a temporary name."""
+    noticed, moved = [], set[str]()
+    kept = {event.checkpoint for event in trace.events if isinstance(event, Mark)}
+    for op in reversed(trace.operations):
+        above = {op.path, *(op.path[:place] for place, letter in enumerate(op.path) if letter == "/")}
+        if op.operation != "fsync" and (op.operation == "rename" or above & kept or not above & moved):
+            noticed.append(op.n)
+        moved |= {op.path} if op.operation == "rename" else set()
+    return frozenset(noticed)
 
 
 def _bits(flags: Iterable[bool]) -> int:
     return sum(1 << number for number, flag in enumerate(flags) if flag)
 
 
-def _joined(statements: Sequence[_Statement]) -> list[_Statement]:
+def _joined(statements: Sequence[_Statement], trace: Trace) -> list[_Statement]:
     """Statements with one and the same first operation as one: it came ahead of several others."""
     joined: dict[tuple[int, int], _Statement] = {}
     for statement in statements:
@@ -255,27 +332,63 @@ def _joined(statements: Sequence[_Statement]) -> list[_Statement]:
         if known is not statement:
             known.awaited = [*known.awaited, *statement.awaited]
             known.members = [*known.members, *statement.members]
-    return [*joined.values(), *(statement for statement in statements if statement.unclear)]
+            known.gaps = [*known.gaps, *statement.gaps]
+    return [*_around(list(joined.values()), trace), *(statement for statement in statements if statement.unclear)]
+
+
+def _around(statements: list[_Statement], trace: Trace) -> list[_Statement]:
+    """A gap that a save begins within, or ends within, as one with the same gap of another save: who saves does it every time.
+
+    Saves in the background begin and end where nothing of the disk tells: one may be open from the start, and again at the end.
+    """
+    plain = [one for one in statements if one.within is None]
+    early = [one for one in plain if one.first is None and one.awaited]
+    late = [one for one in plain if one.first is not None and not one.awaited]
+    whole = [one for one in plain if one.first is not None and one.awaited]
+    gone: list[_Statement] = []
+    for statement in [*early, *late]:
+        same = [one for one in whole if _weight(one) == _weight(statement) and _ends(one, statement, trace)]
+        if not same and statement in early and len(early) == len(late) == 1 and _weight(late[0]) == _weight(statement):
+            same = [late.pop()]
+            same[0].awaited = statement.awaited
+        if same:
+            same[0].members = [*same[0].members, *statement.members]
+            same[0].gaps = [*same[0].gaps, *statement.gaps]
+            gone.append(statement)
+    return [one for one in statements if not any(one is other for other in gone)]
+
+
+def _ends(whole: _Statement, half: _Statement, trace: Trace) -> bool:
+    """Whether half a gap ends, or begins, as a whole one does."""
+    if half.first is not None and whole.first is not None:
+        return phrase(half.first, trace) == phrase(whole.first, trace)
+    return {phrase(op, trace) for op in half.awaited} <= {phrase(op, trace) for op in whole.awaited}
+
+
+def _weight(statement: _Statement) -> int:
+    return min(weight_of(one.verdict.kind or "") for _, one in statement.members)
 
 
 def _cause_of_kills(statement: _Statement, trace: Trace, order: Order) -> Cause:
     first, awaited, within = statement.first, statement.awaited, statement.within
     sort, missing = "gap", _listed([phrase(op, trace) for op in awaited])
+    felt = all(one.verdict.kind in FELT_IN_NUMBERS for _, one in statement.members)
+    harm = "no resume is exact" if felt else "nothing that was saved is whole"
     if statement.unclear:
         text = "of something that no operation tells from states that pass: perhaps the restart does not always do the same"
     elif within is not None:
         text = f"a kill in the middle of {phrase(within, trace)} leaves a part of it"
     elif first is None:
-        text = f"nothing that was saved is whole before {missing or 'the end of the save'}"
+        text = f"{harm} before {missing or 'the end of the save'}"
     elif not awaited:
-        text = f"nothing that was saved is whole after {phrase(first, trace)}"
+        text = f"{harm} after {phrase(first, trace)}"
     elif _is_in_place(first, awaited, trace):
         text = f"{general(first.path)} is written in place: {phrase(first, trace)} comes before {missing}"
     elif all(op.rank == first.rank or order.enforced((first.rank, first.index), (op.rank, op.index)) for op in awaited):
         text = f"{phrase(first, trace)} comes before {missing}"
     else:
         sort, text = "order", f"{phrase(first, trace)} does not wait for {missing}"
-    return _cause(sort, text, statement, first or within, missing)
+    return replace(_cause(sort, text, statement, first or within, missing), gaps=tuple(statement.gaps))
 
 
 def _is_in_place(first: Operation, awaited: Sequence[Operation], trace: Trace) -> bool:

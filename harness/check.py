@@ -14,6 +14,7 @@ from typing import Literal
 
 from harness import explore as exploring
 from harness.case import Workbench, run_case
+from harness.causes import Cause
 from harness.check_plan import any_number
 from harness.crash_states import CrashState, Points
 from harness.error_loop import ErrorLoop, error_loop
@@ -253,10 +254,11 @@ class Parts:
         power: bool = True,
         limit: int | None = None,
         share: float = 1.0,
+        known: Sequence[Cause] = (),
     ) -> Part:
         """Crash states of a save, at most `limit` resumes (all that were asked for, if any), within a share of the time left."""
         folder = self.folder / (window.name if kill else f"{window.name}-power")
-        return self._explored(name, self.recordings, window, folder, kill, power, limit, share)
+        return self._explored(name, self.recordings, window, folder, kill, power, limit, share, known)
 
     def _explored(
         self,
@@ -268,6 +270,7 @@ class Parts:
         power: bool,
         limit: int | None,
         share: float,
+        known: Sequence[Cause] = (),
     ) -> Part:
         self.say(name)
         left = self._left()
@@ -284,6 +287,7 @@ class Parts:
             limit=asked,
             shard=self.request.shard,
             own_limit=limit if asked is None else None,
+            known=known,
             progress=self.progress,
         )
         return Part(name, states, notes=recordings.recorded.trace.assumed[:3])
@@ -331,7 +335,11 @@ class Parts:
                 continue
             where = self.folder / f"recovery-{number}"
             where.mkdir(parents=True, exist_ok=True)
-            recovery = exploring.record_recovery(self.recordings.recorded, state, self.bench, where)
+            try:
+                recovery = exploring.record_recovery(self.recordings.recorded, state, self.bench, where)
+            except UsageError:  # of a command; where it is due to the save, that has been told of already
+                yield Part(name, left_out=1, notes=(f"that restart did not come to its end, so it has none; see {where}",))
+                continue
             arguments = (name, recovery, recovery_window(recovery), where / "states")
             yield self._explored(*arguments, kill=True, power=self.request.modelled, limit=limit, share=1.0)
 

@@ -20,6 +20,7 @@ import psutil
 from harness import check_plan
 from harness import explore as exploring
 from harness.case import Workbench, run_case
+from harness.causes import Cause
 from harness.check import Case, Check, Part, Parts, Request, Say
 from harness.check_plan import Job, Planned
 from harness.checkpoint_files import top_level
@@ -35,7 +36,8 @@ from harness.workers import OutOfTime, ended_at, run_all
 
 # Of the time that is left when each of them begins.
 _CRASH_SHARE, _POWER_SHARE, _RECOVERY_SHARE = 0.4, 0.5, 0.5
-_LEAST_STATES = 6
+# A state of each look, and the cases of other kinds that come after crash points: a second one of a look is worth less than they.
+_LEAST_STATES, _LATER_CASES = 6, 9
 # Undisturbed, a job may take so long; its restarts then get a multiple of what it took.
 FIRST_DEADLINE_S = 600.0
 _LEAST_DEADLINE_S, _DEADLINE_FACTOR = 60.0, 5.0
@@ -46,6 +48,8 @@ _TELLING_SHARE = 0.02
 _LAUNCHES_OF_A_CASE, _MOST_MARGIN = 2, 0.25
 # Undisturbed runs, started as they stand, that a case with other data takes; and the case.
 _OVERFLOW_RUNS = 3
+# As `harness.baseline.first_difference` says it.
+_NAMES_DIFFER = ": checkpoint is "
 _TOO_LONG = (
     "the budget was used up before the control had run (--budget): the uninterrupted runs, with which everything is compared, "
     "had not ended by then; expected a shorter job or a larger budget"
@@ -162,7 +166,7 @@ class _Shared:
     launch_s: float  # seconds that an undisturbed launch takes
     recordings: Recordings | None = None
     left_out: list[str] = field(default_factory=list)
-    rate_s: float = 1.0  # seconds per case, as measured
+    rate_s: float = 1.0  # seconds per launch, as measured
     doing: str = ""
     under_way: bool = True
     num_cases: int = 0
@@ -218,11 +222,15 @@ class _Shared:
         assert self.recordings is not None
         parts = Parts(self.request, self.recordings, self.bench, self.folder, self.until, self._begin, self.progress)
         windows = parts.windows()
+        known: dict[SaveWindow, tuple[Cause, ...]] = {}
         for window in windows:
-            yield self._sampled(parts, f"crash points of {window.name}", window, _CRASH_SHARE / len(windows), power=False)
+            part = self._sampled(parts, f"crash points of {window.name}", window, _CRASH_SHARE / len(windows))
+            known[window] = part.exploration.causes if part.exploration else ()
+            yield part
         if self.request.modelled:
             for window in windows:
-                yield self._sampled(parts, f"power cuts during {window.name}", window, _POWER_SHARE / len(windows), power=True)
+                name = f"power cuts during {window.name}"
+                yield self._sampled(parts, name, window, _POWER_SHARE / len(windows), power=True, known=known[window])
         yield from self._parts(self._run("second interruptions, errors, damage, hung ranks", self._planned(ran, windows)))
         yield from self._long_ones()
         yield from self._rest(parts, windows)
@@ -312,7 +320,7 @@ class _Shared:
                 self.progress(len(found), failing, len(cases))
         self.left_out += [f"{planned.part}: {planned.title}" for planned in cases if planned not in found]
         if found:
-            self.rate_s = max(0.05, (time.monotonic() - began) / len(found))
+            self.rate_s = max(0.05, (time.monotonic() - began) / len(found) / _LAUNCHES_OF_A_CASE)
         return [(planned, found[planned]) for planned in cases if planned in found]
 
     def _begin(self, name: str) -> None:
@@ -340,9 +348,12 @@ class _Shared:
             return (f"a sample; {option} takes them all",)
         return ()
 
-    def _sampled(self, parts: Parts, name: str, window: SaveWindow, share: float, *, power: bool) -> Part:
+    def _sampled(
+        self, parts: Parts, name: str, window: SaveWindow, share: float, *, power: bool = False, known: Sequence[Cause] = ()
+    ) -> Part:
         began = time.monotonic()
-        part = self._stated(parts.explored(name, window, kill=not power, power=power, limit=self._limit(share), share=share))
+        limit = self._limit(share, _LATER_CASES)
+        part = self._stated(parts.explored(name, window, kill=not power, power=power, limit=limit, share=share, known=known))
         exploration = part.exploration
         if exploration is not None and exploration.num_resumes:
             self.rate_s = max(0.05, (time.monotonic() - began) / exploration.num_resumes)
@@ -354,14 +365,15 @@ class _Shared:
             self.left_out.append(f"{part.name}: {count} of {count + len(found.judged)} distinct states (a sample)")
         elif found is None and part.left_out:
             some = f": {part.left_out} of {part.left_out + len(part.cases)} cases" if part.cases else ""
-            self.left_out.append(part.name + some)
+            self.left_out.append(": ".join([part.name + some, *part.notes]))
         return replace(part, stated=True)
 
-    def _limit(self, share: float) -> int | None:
-        """How many resumes fit into a share of the time that is left, at the rate that was measured."""
+    def _limit(self, share: float, later: int = 0) -> int | None:
+        """How many resumes fit into a share of the time that is left, without `later` cases, at the rate that was measured."""
         if self.request.limit is not None or self.until is None:
             return self.request.limit
-        return max(_LEAST_STATES, int(share * max(0.0, self.until - time.monotonic()) / self.rate_s))
+        left_s = self.until - time.monotonic() - later * _LAUNCHES_OF_A_CASE * self.rate_s
+        return max(_LEAST_STATES, int(share * max(0.0, left_s) / self.rate_s))
 
     def _over(self, what: str) -> bool:
         if self.until is None or time.monotonic() < self.until:
@@ -425,6 +437,11 @@ def _nothing_to_judge(baseline: Baseline, has_written: bool) -> str:
         return (
             f"two undisturbed runs differ, first at {baseline.unstable}, and neither wrote below its checkpoint directory. If "
             "the job saves elsewhere, the second run went on from there: pass {ckpt} to it. Else seed every generator"
+        )
+    if _NAMES_DIFFER in baseline.unstable:
+        return (
+            f"the job names its checkpoints otherwise in every run: two undisturbed runs differ, first at {baseline.unstable}. "
+            "Name them by the step, without a time, a process or a random part, so that one run can be compared with another"
         )
     if baseline.unstable:
         return (

@@ -278,9 +278,13 @@ def failing_operations(trace: Trace, window: SaveWindow) -> list[Planned]:
         found = [op for op in own if op.n in inside and op.operation == family and not op.error]
         if found:
             sentence = _nth(f"{error} rank 0 on", found[len(found) // 2], own)
-            title = f"{error} at a {family} of the save of {window.name} ({any_number(found[len(found) // 2].names[-1])})"
+            title = f"{error} at {_a(family)} of the save of {window.name} ({any_number(found[len(found) // 2].names[-1])})"
             cases.append(Planned(ERRORS, title, (sentence,)))
     return cases
+
+
+def _a(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def _nth(start: str, operation: Operation, own: Sequence[Operation]) -> str:
@@ -349,9 +353,14 @@ def fitting(sizes: Sequence[int], rank_bytes: float, free_bytes: float) -> tuple
     return tuple(size for size in sizes if size * rank_bytes <= free_bytes), notes
 
 
+# With a digit and a letter at least; a word is none.
+_DIGEST = r"(?<![0-9A-Za-z])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{6,}(?![0-9A-Za-z])"
+_DRAWN = r"(?<=tmp)[a-z0-9_]{8}(?![0-9A-Za-z_])"
+
+
 def any_number(path: str) -> str:
-    """A path as a pattern, numbers and white space left open."""
-    return re.sub(r"[0-9]+|[\s,]+", "*", path)
+    """A path as a pattern, numbers, digests, names that `tempfile` draws, and white space left open."""
+    return re.sub(rf"{_DIGEST}|{_DRAWN}|[0-9]+|[\s,]+", "*", path)
 
 
 def _middle(job: Job, save: Saved) -> int | None:

@@ -116,12 +116,15 @@ def _sizes(options: Mapping[str, Any], problems: list[str]) -> tuple[int, ...] |
     return tuple(whole(one.strip(), "--world-sizes", "numbers of ranks such as 1,4", problems) for one in text.split(","))
 
 
+_BROKEN = ("true",)  # stands for words that cannot be read; that has been said
+
+
 def _words(text: str, name: str, problems: list[str]) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
         problems.append(f"{name} {text!r}: {error}; expected words as a shell reads them")
-        return ("true",)
+        return _BROKEN
     if not words:
         problems.append(f"{name} is empty; expected a command")
     return words
@@ -227,17 +230,19 @@ def _foreign(
             problems.append(f"{found}; expected it without that option, or --loss-log FILE")
     workload |= _loss_log(options, problems)
     if verb != "trace":
-        problems += _without_directory(command)
+        problems += _without_directory(command, "the command")
+        resume = workload.get("resume_command") or _BROKEN
+        problems += [] if resume == _BROKEN else _without_directory(resume, "--resume-command")
     return workload
 
 
-def _without_directory(command: Sequence[str]) -> list[str]:
+def _without_directory(command: Sequence[str], which: str) -> list[str]:
     """Every case needs a checkpoint directory of its own: one that all share would be resumed from by all."""
     if any("{ckpt}" in word for word in command):
         return []
     near = [name for word in command for name in re.findall(r"{(\w+)}", word) if difflib.get_close_matches(name, ["ckpt"])]
     found = f"; found {{{near[0]}}}" if near else ""
-    return [f"the command has no {{ckpt}}{found}; expected it where the trainer takes its checkpoint directory: --out {{ckpt}}"]
+    return [f"{which} has no {{ckpt}}{found}; expected it where the trainer takes its checkpoint directory: --out {{ckpt}}"]
 
 
 def _loss_log(options: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:

@@ -255,6 +255,11 @@ class Points:
             keys.add(key)
             paths.append(path)
 
+    @property
+    def before(self) -> Tree:
+        """The directory as this save finds it."""
+        return self._base.everything()
+
     def finished(self) -> CrashState:
         """The state in which everything of this save has happened and nothing of the next.
 

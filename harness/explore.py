@@ -17,6 +17,7 @@ from pathlib import Path
 from harness import baseline
 from harness.case import Workbench, check_environment, judge_stored
 from harness.causes import Cause, Judged, find_causes
+from harness.crash_sample import telling_first, whole_files
 from harness.crash_states import CrashState, Enumeration, Points
 from harness.errors import LaunchError, UsageError
 from harness.oracle.verdict import Verdict
@@ -228,6 +229,7 @@ def explore(
     limit: int | None = None,
     shard: Shard | None = None,
     own_limit: int | None = None,
+    known: Sequence[Cause] = (),
     progress: Progress = lambda *_: None,
 ) -> Exploration:
     """Explores one save.
@@ -241,38 +243,37 @@ def explore(
         power: those after a power cut.
         jobs: resumes at a time.
         budget_s: stop starting resumes after so many seconds; those that run when `harness.workers.ended_at` ends are given up.
-        limit: at most so many resumes, spread evenly over the save; None for all.
+        limit: at most so many resumes, the most telling ones; None for all.
         shard: of these, the share that is done here; None for all.
         own_limit: at most so many resumes of the share.
+        known: what kills in this save have shown, where they were explored apart.
         progress: is told how many states are judged, how many of them fail, and how many there are.
     """
     began = time.monotonic()
-    scenario = recordings.recorded.scenario
     if why := _why_not(recordings):
-        return Exploration(scenario, window, Enumeration((), 0, 0, 0), (), 0, (), why)
+        return Exploration(recordings.recorded.scenario, window, Enumeration((), 0, 0, 0), (), 0, (), why)
     points = recordings.points(window)
     enumeration = points.enumerate(kill=kill, power=power)
-    everything = _groups(enumeration.states)
-    asked = everything if limit is None else _spread(everything, limit)
-    groups = asked if shard is None else _share(asked, shard)
-    elsewhere = _size(asked) - _size(groups)
-    groups = groups if own_limit is None else _spread(groups, own_limit)
+    everything = _groups(enumeration.states, points)
+    groups = everything[:limit] if shard is None else _share(everything[:limit], shard)
+    elsewhere = _size(everything[:limit]) - _size(groups)
+    groups = groups[:own_limit]
     folder.mkdir(parents=True, exist_ok=True)
     task = _Task(recordings.recorded, bench, folder, recordings.usual, None if budget_s is None else began + budget_s)
     judged, num_resumes = _judge_all(task, groups, jobs, progress)
-    total = _size(groups)
-    causes = find_causes(judged, recordings.recorded.trace, points.order)
+    whole = whole_files(points.before, points.finished().tree)
+    causes = find_causes(judged, recordings.recorded.trace, points.order, known, whole)
     _tidy(judged, causes)
     return Exploration(
-        scenario,
+        recordings.recorded.scenario,
         window,
         enumeration,
         tuple(judged),
         num_resumes,
         tuple(causes),
         exploring_s=time.monotonic() - began,
-        left_out=total - len(judged),
-        not_asked=_size(everything) - total - elsewhere,
+        left_out=_size(groups) - len(judged),
+        not_asked=_size(everything) - _size(groups) - elsewhere,
         elsewhere=elsewhere,
     )
 
@@ -314,12 +315,15 @@ def no_checkpoint(directory: Path, outside: Sequence[str]) -> str:
 Group = list[list[CrashState]]  # of one directory: per kind of promises, the states that are equal
 
 
-def _groups(states: Sequence[CrashState]) -> list[Group]:
+def _groups(states: Sequence[CrashState], points: Points) -> list[Group]:
+    """All states, those of one directory together, the most telling first."""
     by_digest: dict[str, dict[tuple[str, ...], list[CrashState]]] = {}
     for state in states:
         by_digest.setdefault(state.digest, {}).setdefault(state.owed, []).append(state)
     # The first of equal states is the one that is staged and kept: the plainest way to get there.
-    return [[sorted(members, key=_plainness) for members in found.values()] for found in by_digest.values()]
+    groups = [[sorted(members, key=_plainness) for members in found.values()] for found in by_digest.values()]
+    order = telling_first([group[0][0].tree for group in groups], points.before, points.finished().tree)
+    return [groups[place] for place in order]
 
 
 def _plainness(state: CrashState) -> tuple[bool, bool, bool]:
@@ -335,14 +339,6 @@ def _share(groups: Sequence[Group], shard: Shard) -> list[Group]:
     keys = [min("; ".join(state.faults) for members in group for state in members) for group in groups]
     own = shard.of(keys)
     return [group for key, group in zip(keys, groups, strict=True) if key in own]
-
-
-def _spread(groups: Sequence[Group], limit: int) -> list[Group]:
-    """So many of them, evenly, the first and the last among them."""
-    if limit >= len(groups):
-        return list(groups)
-    places = {round(number * (len(groups) - 1) / max(1, limit - 1)) for number in range(limit)}
-    return [groups[place] for place in sorted(places)]
 
 
 @dataclass(frozen=True)

@@ -254,16 +254,21 @@ def _operation(record: Record, did: Record, index: int) -> Operation:
 def _saves_by_marks(events: Sequence[Event]) -> list[SaveWindow]:
     begins: dict[str, int] = {}
     ends: dict[str, int] = {}
+    begun = ""
+    final: dict[str, str] = {}  # what begins under a temporary name may end under another one
     for index, event in enumerate(events):
         if isinstance(event, Mark) and event.what == "save" and event.checkpoint:
             # A name that is used again is another save.
             name = f"{event.checkpoint} {event.step}"
             if event.moment == "begin":
                 begins.setdefault(name, index)
+                begun = name if event.rank == 0 else begun
             elif event.moment == "end" and event.rank == 0:
-                ends[name] = index
+                begun = name if name in begins else begun
+                ends[begun], final[begun] = index, event.checkpoint
     order = sorted(begins.items(), key=lambda item: item[1])
-    starts = [(name.rpartition(" ")[0], _before(events, start), ends.get(name)) for name, start in order]
+    names = [final.get(name) or name.rpartition(" ")[0] for name, _ in order]
+    starts = [(name, _before(events, start), ends.get(key)) for name, (key, start) in zip(names, order, strict=True)]
     return _windows(starts, len(events))
 
 
@@ -371,8 +376,12 @@ def first_difference(first: Trace, second: Trace) -> str:
     for rank in first.ranks:
         ours, theirs = first.of_rank(rank), second.of_rank(rank)
         names: dict[str, str] = {}
+        written: dict[str, tuple[int, int]] = {}
         for a, b, own, other in zip(ours, theirs, _names_at_open(ours), _names_at_open(theirs), strict=False):
-            same = (a.operation, len(a.names)) == (b.operation, len(b.names)) and _are_alike(a.size_bytes, b.size_bytes)
+            before = written.get(own[0], (0, 0)) if a.operation == "write" else (0, 0)
+            written[own[0]] = (before[0] + a.size_bytes, before[1] + b.size_bytes)
+            same = (a.operation, len(a.names)) == (b.operation, len(b.names))
+            same = same and _are_alike(a.size_bytes, b.size_bytes, before)
             same = same and (a.error == b.error or (a.operation in RACED and {a.error, b.error} <= {"", RACED[a.operation]}))
             if not same or any(names.setdefault(x, y) != y for x, y in zip(own, other, strict=False)):
                 once, again = _in_words(a, own), _in_words(b, other)
@@ -389,11 +398,15 @@ def _in_words(operation: Operation, names: Sequence[str]) -> str:
     return f"{operation} ({operation.size_bytes} bytes{opened}{failed})"
 
 
-def _are_alike(size_bytes: int, other_bytes: int) -> bool:
-    """A pickle of numbers that nobody has seeded is some bytes longer or shorter every time; it is the same file all the same."""
-    return size_bytes == other_bytes or (
-        min(size_bytes, other_bytes) >= _LOOSE_FROM_BYTES and abs(size_bytes - other_bytes) <= _LOOSE_BYTES
-    )
+def _are_alike(size_bytes: int, other_bytes: int, before: tuple[int, int]) -> bool:
+    """A pickle of numbers that nobody has seeded is some bytes longer or shorter every time; it is the same file all the same.
+
+    So is the filling behind it, which may be short: it counts with what was written to the file `before`.
+    """
+    if size_bytes == other_bytes:
+        return True
+    least = min(before[0] + size_bytes, before[1] + other_bytes)
+    return least >= _LOOSE_FROM_BYTES and abs(size_bytes - other_bytes) <= _LOOSE_BYTES
 
 
 def _names_at_open(operations: Sequence[Operation]) -> Iterable[list[str]]:

@@ -95,7 +95,7 @@ def _meanings(data: _Data, shift: int, epoch: int, length: int) -> list[tuple[st
         found.append(("epoch-restarted", "the data began again from the first batch of this epoch"))
     if length and shift % length == 0:
         text = f"the order of the data is that of {_count(abs(shift) // length, 'epoch')} {'later' if shift > 0 else 'earlier'}"
-        found.append(("epoch-off", f"{text}: the number of the epoch is wrong"))
+        found.append(("epoch-off", f"{text}: its number is wrong, or the generator that draws the order was seeded anew"))
     if not found or abs(shift) == 1:
         if shift < 0:
             found.append(("batch-repeated", f"{_batches(-shift)} around the resume {_was(-shift)} taken again"))

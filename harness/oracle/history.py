@@ -21,6 +21,7 @@ from harness.scenario import MAX_RANKS, Command
 from harness.store import AttemptRun, Baseline, Files, RankLog, Record, Run
 
 HANGS = ("hang", "finished-but-did-not-exit")
+_PARTIAL = re.compile(r"(^|[._-])(tmp|temp|partial|incomplete)([._-]|$)")
 # Without one of these there is no file. A sync or a removal that fails leaves what was written.
 _NEEDED = ("open", "write", "truncate", "rename", "link", "symlink", "mkdir")
 
@@ -179,7 +180,7 @@ class History:
             starts = {resume.rank: resume.batch for resume in resumes}
             self.resumes.append(resumes)
             self.saves.append({rank: saves(log, starts.get(rank, 0)) for rank, log in attempt.ranks.items()})
-            self.commits.append(self._commits_in(attempt))
+            self.commits.append(self._without_parts(self._commits_in(attempt)))
         # What is resumed from is a checkpoint.
         self._exported -= {sort_of(resume.name) for found in self.resumes for resume in found}
 
@@ -356,6 +357,16 @@ class History:
             batch = max((save.batch for save in logged if save.name == name), default=self._number_in(name, 0))
             commits.append((float(record.get("time_s", 0)), Commit(batch, name, attempt.index, None)))
         return [commit for _, commit in sorted(commits, key=lambda pair: pair[0])]
+
+    def _without_parts(self, commits: list[Commit]) -> list[Commit]:
+        """Without what a foreign job left under a temporary name and gave no other: a thread gave up there, and told nobody.
+
+        Nothing is a temporary name where all checkpoints have such a one.
+        """
+        every = [commit for found in (*self.commits, commits) for commit in found]
+        if all(_PARTIAL.search(commit.name) for commit in every):
+            return commits
+        return [commit for commit in commits if not (commit.background and _PARTIAL.search(commit.name))]
 
     def _number_in(self, name: str, otherwise: int) -> int:
         # Only where the way a trainer names its checkpoints is known: "ckpt-v1" is not the first batch.

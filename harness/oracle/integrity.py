@@ -32,11 +32,18 @@ def integrity(run: Run, baseline: Baseline) -> list[Finding]:
     for attempt in run.attempts[1:]:
         damaged = history.still_damaged(attempt.index)
         resumes = history.resumes[attempt.index]
-        if any(resume.name in damaged for resume in resumes) and (not watched or loss(run, baseline) or state(run, baseline)):
-            findings += [_accepted(resume, damaged[resume.name][0]) for resume in resumes if resume.name in damaged]
+        hit = [(resume, record) for resume in resumes for record in _hit(history, attempt.index, resume.name, damaged)[:1]]
+        if hit and (not watched or loss(run, baseline) or state(run, baseline)):
+            findings += [_accepted(resume, record) for resume, record in hit]
         if resumes and not (watched and resumes[0].batch):
             findings += _unnamed(run, history, attempt, resumes[0], damaged)
     return findings
+
+
+def _hit(history: History, attempt: int, name: str, damaged: dict[str, list[Record]]) -> list[Record]:
+    """What was damaged of a checkpoint, which may lie under several names."""
+    tops = {name}.union(*(commit.tops for commit in history.standing(attempt) if name in commit.tops))
+    return [record for top in sorted(tops, key=lambda one: (one != name, one)) for record in damaged.get(top, [])]
 
 
 def _accepted(resume: Resume, record: Record) -> Finding:

@@ -24,6 +24,8 @@ from harness.sweep import DamageCause
 _CRASHED = ("resume-crashed", "process")
 # Under these a restart that ended by itself is told of (`harness.oracle.completion`).
 _CRASHES = ("resume-crashed", "last-good-lost", "bad-refusal")
+# How it shows that one component was not restored: as another loss, as other samples, or in its digest alone.
+_NOT_RESTORED = ("diverged", "data-repeated", "data-skipped", "state-lost")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def _torn_saves(check: Check) -> dict[tuple[str, ...], tuple[str, ...]]:
     for part in check.parts:
         for cause in part.exploration.causes if part.exploration else ():
             if cause.sort in ("gap", "order"):
-                torn.setdefault((cause.kind, cause.component), (cause.kind, cause.component, cause.text))
+                torn.setdefault(_key(cause.kind, cause.component), _key(cause.kind, cause.component, cause.text))
     return torn
 
 
@@ -119,13 +121,27 @@ def _of_part(part: Part, plain: set[tuple[str, str]]) -> Iterator[tuple[tuple[st
     for case in part.cases:
         if case.verdict.outcome == "FAIL":
             verdict = _without_damage(case.verdict, plain)
-            yield (verdict.kind or "", verdict.component), _of_case(replace(case, verdict=verdict)), verdict
+            yield _key(verdict.kind or "", verdict.component), _of_case(replace(case, verdict=verdict)), verdict
     for cause in part.exploration.causes if part.exploration else ():
         # A resume that is never exact shows in every case that resumes: one cause, however the job was ended.
-        key = (cause.kind, cause.component, *_told_apart_by(cause))
-        yield key, _of_cause(part, cause), cause.shortest.verdict
+        key = _key(cause.kind, cause.component)
+        known = _has_no_end(cause) and key in {_key(*one) for one in plain}
+        named = key if known else _key(cause.kind, cause.component, *_told_apart_by(cause))
+        yield named, _of_cause(part, cause), cause.shortest.verdict
     for other in part.search.causes if part.search else ():
         yield (other.kind, other.component, other.text), _of_search(part, other), other.first.verdict
+
+
+def _key(kind: str, component: str, *more: str) -> tuple[str, ...]:
+    """What makes a finding another one than others: of a component that no resume restores, not where the loss is first felt."""
+    if kind in _NOT_RESTORED and component not in ("", "none") and not more:
+        return "not restored", component
+    return (kind, component, *more)
+
+
+def _has_no_end(cause: Cause) -> bool:
+    """Whether it begins at some operation and lasts: then a kill between two saves shows the same."""
+    return cause.sort == "gap" and bool(cause.gaps) and all(late is None for _, late in cause.gaps)
 
 
 def _told_apart_by(cause: Cause) -> tuple[str, ...]:

@@ -10,11 +10,14 @@ import pytest
 
 from harness.causes import Judged, find_causes, general, phrase
 from harness.crash import Change
+from harness.crash_sample import whole_files
 from harness.crash_states import CrashState
 from harness.fault import Survivors
 from harness.oracle.finding import fail
 from harness.oracle.verdict import Verdict
+from harness.pieces import Piece
 from harness.trace import Mark, Operation, Order, Trace
+from harness.tree import Entry
 
 
 def trace_of(*rows):
@@ -392,3 +395,140 @@ def test_what_some_resumes_have_lost_beside_it_has_a_cause_of_its_own():
     assert (causes["rng.torch"].sort, causes["rng.torch"].num_states) == ("resume", 3)
     assert (causes["optimizer"].sort, causes["optimizer"].num_states) == ("gap", 1)
     assert causes["optimizer"].text == "rank 0's write of b comes before rank 0's rename of c"
+
+
+# -- where kills and power cuts were judged apart, and of each a sample only
+
+TWO_FILES = trace_of(
+    (0, "write", "m.tmp"),
+    (0, "fsync", "m.tmp"),
+    (0, "rename", "m.tmp", "model.pt"),
+    (0, "fsync", "."),
+    (0, "open", "o.tmp"),
+    (0, "write", "o.tmp"),
+    (0, "fsync", "o.tmp"),
+    (0, "rename", "o.tmp", "optim.pt"),
+    (0, "fsync", "."),
+)
+ONE_RANK = Order.learn([TWO_FILES])
+
+
+def torn_apart(done):
+    return "data-repeated" if "rename m.tmp to model.pt" in done and "rename o.tmp to optim.pt" not in done else ""
+
+
+@pytest.mark.parametrize("sampled", [(0, 2, 3, 8, 9), (0, 1, 5, 9), (0, 2, 6, 9)])
+def test_of_a_sample_what_a_restart_can_notice_is_named(sampled):
+    states = [one for one in kills(TWO_FILES, ONE_RANK, torn_apart) if one.state.cut[0] in sampled]
+    (cause,) = find_causes(states, TWO_FILES, ONE_RANK)
+    assert cause.text == "rank 0's rename of model.pt comes before rank 0's rename of optim.pt"
+
+
+def test_a_power_cut_where_a_kill_fails_too_is_its_cause_though_they_were_judged_apart():
+    sampled = (0, 2, 3, 8, 9)  # the cut of the power is not among them
+    kill = find_causes(
+        [one for one in kills(TWO_FILES, ONE_RANK, torn_apart) if one.state.cut[0] in sampled], TWO_FILES, ONE_RANK
+    )
+    loss = unsynced(1, TWO_FILES.events[5])
+    within = cut_power(TWO_FILES, (6,), (loss,), "data-repeated")
+    (again,) = find_causes([within], TWO_FILES, ONE_RANK, kill)
+    assert (again.text, again.num_states, again.kept) == (kill[0].text, 1, (within.path,))
+    # Before the gap, behind it, and where more is lost than in it, it is the loss that does the harm.
+    for cut, kind in (((1,), "data-repeated"), ((9,), "data-repeated"), ((6,), "last-good-lost")):
+        (other,) = find_causes([cut_power(TWO_FILES, cut, (loss,), kind)], TWO_FILES, ONE_RANK, kill)
+        assert other.sort == "durability", (cut, kind)
+
+
+def test_what_lies_under_a_name_that_a_restart_looks_for_is_noticed():
+    kept = trace_of((0, "write", "last.pt"), (0, "write", "last.pt"), (0, "rename", "last.pt", "older.pt"))
+    marked = replace(kept, events=(*kept.events[:2], Mark(0, "save", "end", 1, "last.pt"), kept.events[2]))
+    order = Order.learn([marked])
+    written, moved = "write last.pt", "rename last.pt to older.pt"
+    states = kills(marked, order, lambda done: "lost-work" if written in done and moved not in done else "")
+    (cause,) = find_causes([one for one in states if one.state.cut != (1,)], marked, order)
+    assert cause.text == "rank 0's last write of last.pt comes before rank 0's rename of older.pt"
+
+
+# -- a save in the background: where it begins and ends, nothing of the disk tells
+
+POINTER_FIRST = trace_of(
+    (0, "write", "c-000003.tmp"),
+    (0, "rename", "c-000003.tmp", "c-000003"),
+    (0, "fsync", "."),
+    (0, "rename", "latest.tmp", "latest"),
+    (0, "write", "c-000006.tmp"),
+    (0, "rename", "c-000006.tmp", "c-000006"),
+    (0, "fsync", "."),
+    (0, "rename", "latest.tmp", "latest"),
+    (0, "write", "c-000009.tmp"),
+)
+BEHIND = Order.learn([POINTER_FIRST])
+
+
+def without_its_file(first):
+    """Fails where the pointer names what is not there; `first` is where the window begins."""
+
+    def kind_of(cut):
+        return "" if cut in (2, 3, 6, 7) else "resume-crashed"
+
+    states = [one.state for one in kills(POINTER_FIRST, BEHIND, lambda done: "") if first[0] <= one.state.cut[0] <= first[1]]
+    return [judged(one, kind_of(one.cut[0])) for one in states]
+
+
+@pytest.mark.parametrize("window", [(0, 9), (0, 5), (4, 8), (0, 6), (4, 9)])
+def test_a_gap_that_a_window_begins_or_ends_within_is_one_cause(window):
+    (cause,) = find_causes(without_its_file(window), POINTER_FIRST, BEHIND)
+    assert cause.text == "rank 0's rename of latest comes before rank 0's rename of c-*"
+
+
+def test_a_power_cut_in_either_half_of_it_is_that_cause():
+    cause = find_causes(without_its_file((0, 5)), POINTER_FIRST, BEHIND)
+    loss = unsynced(1, POINTER_FIRST.events[0])
+    powers = [cut_power(POINTER_FIRST, (place,), (loss,), "resume-crashed") for place in (1, 4)]
+    (again,) = find_causes(powers, POINTER_FIRST, BEHIND, cause)
+    assert (again.text, again.num_states) == (cause[0].text, 2)
+
+
+def file(*pieces):
+    return Entry("file", 0o644, tuple(Piece(size, source) for source, size in pieces))
+
+
+def test_a_power_cut_that_leaves_what_a_kill_leaves_is_its_cause_until_the_save_is_reported():
+    trace = trace_of((0, "open", "a"), (0, "write", "a"), (0, "fsync", "a"))
+    order = Order.learn([trace])
+    old, new = {"a": file((0, 8))}, {"a": file((100, 8))}
+    trees = [old, {"a": file()}, new, new]
+    states = [
+        judged(replace(one.state, tree=tree), "") for one, tree in zip(kills(trace, order, lambda done: ""), trees, strict=True)
+    ]
+    torn = replace(states[1].state, tree={"a": file((100, 4))}, torn=trace.events[1], landed=4)
+    states[1] = judged(states[1].state, "resume-crashed")
+    whole = whole_files(old, new)
+    known = find_causes([*states, judged(torn, "resume-crashed")], trace, order, (), whole)
+    lost = cut_power(trace, (2,), (unsynced(1, trace.events[1]),), "resume-crashed")
+    for content, owed, sorts in (
+        (file((100, 3)), (), {"gap"}),
+        (file((100, 3)), ("a",), {"durability"}),
+        (file((-1, 8)), (), {"gap"}),
+    ):
+        state_of = replace(lost.state, tree={"a": content}, owed=owed)
+        found = find_causes([judged(state_of, "resume-crashed")], trace, order, known, whole)
+        assert {cause.sort for cause in found} == sorts, (content, owed)
+
+
+def test_what_is_lost_of_a_checkpoint_that_is_made_in_its_place_is_that_cause_until_the_save_is_reported():
+    steps = ("mkdir", "d"), ("open", "d/a"), ("write", "d/a"), ("open", "d/b"), ("write", "d/b"), ("fsync", "d")
+    trace = trace_of(*((0, *step) for step in steps), (0, "open", "other"))
+    order = Order.learn([trace])
+    states = kills(trace, order, lambda done: "resume-crashed" if "mkdir d" in done and "write d/b" not in done else "")
+    states = [judged(replace(one.state, tree={"x": file((0, n))}), one.verdict.kind) for n, one in enumerate(states)]
+    known = find_causes(states, trace, order)
+    creation, content, foreign = (unsynced(n, trace.events[n], sort) for n, sort in ((1, "name"), (4, "data"), (6, "name")))
+    for lost, owed, sort in (
+        ((creation,), (), "gap"),
+        ((creation, content), (), "gap"),
+        ((content,), ("d",), "durability"),
+        ((content, foreign), (), "durability"),
+    ):
+        (found,) = find_causes([cut_power(trace, (6,), lost, "resume-crashed", owed=owed)], trace, order, known)
+        assert found.sort == sort, (lost, owed)

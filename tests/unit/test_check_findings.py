@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from test_check_report import BAD, cause, exploration, judged
 
+from harness.baseline import first_difference
 from harness.check import Case, Check, Part, Request
+from harness.check_command import _nothing_to_judge
 from harness.check_plan import AGAIN, DAMAGE, ERRORS, KILLS
 from harness.oracle.finding import fail, inconclusive
 from harness.oracle.verdict import Verdict
@@ -16,6 +20,8 @@ from harness.report import summary
 from harness.report.checked import check_document
 from harness.report.findings import findings
 from harness.scenario import job
+from harness.store import Baseline, RankLog
+from harness.trace import Operation
 
 GOOD = Verdict("good", "none", "PASS")
 LOST = fail("state-lost", "state", "scaler is not what it was", component="scaler", expected="aa", found="bb")
@@ -79,6 +85,23 @@ def test_a_job_that_never_starts_again_is_one_finding_wherever_it_is_cut():
     assert len(findings(checked(kills, explored, Part("SIGTERM", cases=(case("asked", resumes),))))) == 2
 
 
+def test_a_component_that_no_resume_restores_is_one_cause_wherever_it_is_first_felt():
+    def rng(kind):
+        return bad(fail(kind, "data", "other samples", component="rng.torch", expected="aa", found="bb"))
+
+    kills = Part(KILLS, cases=(case("kill", rng("diverged")), case("late", rng("data-repeated"))))
+    overflow = fail("numerics", "numerics", "counts skips", component="rng.torch", expected="1", found="2")
+    others = Part("SIGTERM", cases=(case("asked", rng("state-lost")), case("skip", bad(overflow)), case("other", bad(LOST))))
+    assert [(one.kind, one.component, one.seen) for one in findings(checked(kills, others))] == [
+        ("diverged", "rng.torch", ("kill", "late", "asked")),
+        ("numerics", "rng.torch", ("skip",)),
+        ("state-lost", "scaler", ("other",)),
+    ]
+    felt = bad(fail("data-skipped", "data", "left out", component="none", expected="aa", found="bb"))
+    nobody = bad(fail("diverged", "loss", "another loss", component="none", expected="aa", found="bb"))
+    assert len(findings(checked(Part(KILLS, cases=(case("a", felt), case("b", nobody)))))) == 2, "nothing says that it is one"
+
+
 def test_what_a_kill_in_a_save_has_shown_is_not_named_again():
     gone = fail("last-good-lost", "retention", "ckpt.pt is gone", component="checkpoint-files", expected="it", found="nothing")
     explored = Part("crash points of s", exploration(judged("bad", BAD, 3), causes=(cause(),)))
@@ -128,3 +151,28 @@ def test_markdown_is_a_table_and_the_findings():
     assert "| FAIL | p \\| q | 0 of 1 case held |" in said
     assert "### 1. state-lost (scaler)" in said
     assert "- much" in said
+
+
+@pytest.mark.parametrize(
+    ("field", "start"), [("checkpoint", "the job names its checkpoints otherwise"), ("loss", "the job is not deterministic")]
+)
+def test_a_name_that_is_another_in_each_run_needs_another_remedy_than_a_loss(field, start):
+    one, other = ({0: log_with(field, value)} for value in ("c_1", "c_2"))
+    said = _nothing_to_judge(Baseline(1, one, unstable=first_difference(one, other)), has_written=True)
+    assert said.startswith(start)
+    assert "in one run" in said
+
+
+def log_with(field, value):
+    return RankLog(0, [{"event": "save", "rank": 0, "moment": "end", "step": 3, field: value}], [])
+
+
+@pytest.mark.parametrize(("late", "num"), [(None, 1), (Operation(2, 0, 1, "rename", "rename", "a", "b", 0), 2)])
+def test_what_a_save_breaks_for_good_is_what_a_kill_between_two_saves_shows(late, num):
+    torn = fail("data-repeated", "data", "again", component="data", expected="aa", found="bb")
+    first = Operation(1, 0, 0, "rename", "rename", "a.tmp", "a", 0)
+    shown = replace(cause(), sort="gap", kind="data-repeated", component="data", gaps=((first, late),))
+    kills = Part(KILLS, cases=(case("kill", bad(torn)),))
+    explored = Part("crash points of s", exploration(judged("bad", BAD, 3), causes=(shown,)))
+    assert len(findings(checked(kills, explored))) == num
+    assert len(findings(checked(Part("SIGTERM", cases=kills.cases), explored))) == 2, "asked to end, it may have done otherwise"

@@ -181,6 +181,9 @@ def test_each_sort_of_operation_of_the_attacked_save_fails_once():
 
 def test_numbers_in_names_are_left_open():
     assert check_plan.any_number("checkpoint-12/a b.pt") == "checkpoint-*/a*b.pt"
+    assert check_plan.any_number("ckpt-0003-81f61c6a.pt") == "ckpt-*-*.pt", "a digest is another one in each file"
+    assert check_plan.any_number("d/tmpx9_k2abq") == "d/tmp*"
+    assert check_plan.any_number("decade-deadbeef/rank0.bin") == "decade-deadbeef/rank*.bin"
 
 
 def operation(path="ckpt.pt.tmp", rank=0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from harness.check import Case, Check, Part, Parts, Request, worst
 from harness.check_command import _Shared
 from harness.check_plan import Job
 from harness.crash_states import CrashState, Enumeration
+from harness.errors import UsageError
 from harness.explore import Exploration
 from harness.oracle.finding import fail
 from harness.oracle.verdict import Verdict
@@ -145,3 +147,33 @@ def test_no_recovery_is_recorded_once_the_budget_is_over(tmp_path, monkeypatch):
     shared = _Shared(parts.request, bench, tmp_path, 0.0, 0.0, say, progress, say, None, Job.of(Baseline(0, {})), 1.0)
     assert {shared._stated(part).outcome for part in found} == {"PASS"}
     assert shared.left_out == heard
+
+
+def test_a_restart_that_never_ends_well_has_no_crash_points_and_hides_no_other(tmp_path, monkeypatch):
+    states = [SimpleNamespace(faults=(f"sigkill rank 0 before write {name}",)) for name in "ab"]
+    asked = []
+
+    def record(recorded, state, *_):
+        asked.append(state.faults)
+        raise UsageError(["the job did not come to its end although nothing was done to it"])
+
+    monkeypatch.setattr("harness.check.untidy_states", lambda *_: states)
+    monkeypatch.setattr("harness.check.exploring.record_recovery", record)
+    recordings = SimpleNamespace(points=lambda window: None, recorded=None)
+    bench = Workbench(tmp_path, tmp_path, None)
+    parts = Parts(Request(job()), recordings, bench, tmp_path, None, lambda _: None, lambda *_: None)
+    found = list(parts.recoveries(SaveWindow("s", 0, 1, None), None))
+    assert len(found) == len(asked) == 2
+    say, progress = lambda _: None, lambda *_: None
+    shared = _Shared(parts.request, bench, tmp_path, 0.0, 0.0, say, progress, say, None, Job.of(Baseline(0, {})), 1.0)
+    assert {shared._stated(part).outcome for part in found} == {"PASS"}
+    name = "crash points of the recovery after 'sigkill rank 0 before write a'"
+    assert shared.left_out[0] == f"{name}: that restart did not come to its end, so it has none; see {tmp_path / 'recovery-0'}"
+
+
+@pytest.mark.parametrize(("left_s", "alone", "beside"), [(102.0, 39, 32), (20.0, 7, 6), (3.0, 6, 6)])
+def test_crash_points_leave_room_for_the_cases_of_other_kinds(tmp_path, left_s, alone, beside):
+    request = Request(job(), budget_s=100.0)
+    bench, end, say = Workbench(tmp_path, tmp_path, None), time.monotonic() + left_s, lambda _: None
+    shared = _Shared(request, bench, tmp_path, 0.0, end, say, lambda *_: None, say, None, Job.of(Baseline(0, {})), 1.0)
+    assert (shared._limit(0.4), shared._limit(0.4, 9)) == (alone, beside)

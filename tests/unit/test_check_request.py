@@ -56,10 +56,10 @@ def test_a_command_has_a_budget_and_the_save_that_there_is():
 
 
 def test_what_a_command_may_be_given():
-    options = {"resume_command": "python 'my train.py' --resume", "tolerance": "1e-3", "python": sys.executable}
+    options = {"resume_command": "python 'my train.py' --resume {ckpt}", "tolerance": "1e-3", "python": sys.executable}
     own = ("{python}", "-m", "torch.distributed.run", "--nproc-per-node", "{world_size}", "train.py", "{ckpt}")
     request = asked(command=own, world_sizes="1, 4", **options)
-    assert request.scenario.workload.resume_command == ("python", "my train.py", "--resume")
+    assert request.scenario.workload.resume_command == ("python", "my train.py", "--resume", "{ckpt}")
     assert request.scenario.workload.python == sys.executable
     assert (request.scenario.tolerance, request.world_sizes) == (1e-3, (1, 4))
 
@@ -80,6 +80,11 @@ def test_what_a_command_may_be_given():
             '--resume-command "a \'b": No closing quotation; expected words as a shell reads them',
         ),
         ({"command": TRAIN, "resume_command": " "}, "--resume-command is empty; expected a command"),
+        (
+            {"command": TRAIN, "resume_command": "python {chkpt}"},
+            "--resume-command has no {ckpt}; found {chkpt}; expected it where the trainer takes its checkpoint directory: "
+            "--out {ckpt}",
+        ),
         ({"command": TRAIN, "world_sizes": "1,x"}, "--world-sizes x: expected numbers of ranks such as 1,4"),
         ({"format": "single", "seed": "99999999999"}, "--seed 99999999999: expected a whole number, at most 2147483648"),
         (

@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("pieces",),
     ("tree",),
     ("probe", "inject", "launch", "crash"),
-    ("crash_states",),
+    ("crash_states", "crash_sample"),
     ("supervisor",),
     ("baseline", "oracle", "judge", "diagnose"),
     ("staging", "causes", "damages", "workers", "resaved"),

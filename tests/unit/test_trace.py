@@ -197,3 +197,10 @@ def test_records_are_read_back(tmp_path):
     assert (mark.what, mark.moment, mark.checkpoint) == ("save", "begin", "s")
     assert (opened.path, opened.created, opened.inode, opened.index, opened.time_s) == ("new", True, 9, 0, 5.0)
     assert (renamed.error, renamed.names) == ("ENOENT", ["new", "x"])
+
+
+def test_a_save_that_begins_under_a_temporary_name_goes_by_the_one_that_it_ends_with():
+    events = [save(0, "begin", "c-3.pt.tmp"), (0, "write", "c-3.pt.tmp"), save(0, "end", "c-3.pt")]
+    events += [save(0, "begin", "c-6.pt.tmp", 2), (0, "write", "c-6.pt.tmp"), save(0, "end", "c-6.pt", 2)]
+    found = trace_of(*events).saves()
+    assert [(one.name, one.returned) for one in found] == [("c-3.pt", 2), ("c-6.pt", 5)]

@@ -35,6 +35,18 @@ def test_a_pickle_of_unseeded_numbers_may_be_some_bytes_longer():
     assert "8062 bytes" in first_difference(sized[0], sized[2])
 
 
+def test_the_filling_behind_such_a_pickle_is_as_much_shorter():
+    def run(*sizes, opened="a"):
+        return trace(op("open", opened), *(op("write", opened, index=n, size=size) for n, size in enumerate(sizes, 1)))
+
+    assert first_difference(run(17733, 2043, 98), run(17780, 1996, 98)) == ""
+    assert "operation 3" in first_difference(run(17733, 2043, 98), run(17780, 996, 98))
+    assert "operation 2" in first_difference(run(43, 98), run(96, 98)), "a short file is compared to the byte"
+    other = trace(op("write", "b", size=17733), op("open", "a", index=1), op("write", "a", index=2, size=43))
+    longer = trace(op("write", "b", size=17733), op("open", "a", index=1), op("write", "a", index=2, size=96))
+    assert "operation 3" in first_difference(other, longer)
+
+
 def test_the_loser_of_a_race_for_a_name_does_the_same_as_its_winner():
     won, lost = (trace(op("rename", "d.tmp", "d", error=error)) for error in ("", "ENOENT"))
     assert first_difference(won, lost) == first_difference(lost, won) == ""

@@ -19,6 +19,7 @@ from histories import (
 
 from harness.oracle.completion import completion
 from harness.oracle.data import data
+from harness.oracle.history import History
 from harness.oracle.loss import loss
 from harness.oracle.progress import progress
 from harness.oracle.state import state
@@ -253,3 +254,24 @@ def test_a_part_that_ranks_say_differently_after_the_load_is_not_restored():
     loads[2]["parts"]["optimizer"]["p0"] = "other"
     assert {one.component for one in state(run, golden)} == {"optimizer"}
     assert all("such as p0" in one.message for one in state(run, golden))
+
+
+@pytest.mark.parametrize(
+    ("name", "background", "found"),
+    [("c.pt.tmp", True, []), ("c.pt.tmp", False, ["lost-work"]), ("c.pt", True, ["lost-work"])],
+)
+def test_what_a_thread_left_under_a_temporary_name_is_owed_to_nobody(name, background, found):
+    run = foreign(killed_and_resumed())
+    last = run.attempts[0].of("committed")[-1]
+    part = {**last, "checkpoint": name, "step": 13, "batch": 13, "files": {name: [900, "ab"]}, "background": background}
+    run.attempts[0].supervisor.append(part | {"time_s": float(last.get("time_s", 0)) + 1})
+    run.attempts[0].of("files", moment="end")[0]["files"][name] = (900, "ab")
+    assert [one.kind for one in progress(run, baseline())] == found
+
+
+def test_where_every_checkpoint_has_such_a_name_it_is_none():
+    run = foreign(killed_and_resumed())
+    for number, record in enumerate(run.attempts[0].of("committed")):
+        files = {f"c{number}.tmp.pt": content for content in record["files"].values()}
+        record.update(checkpoint=f"c{number}.tmp.pt", background=True, files=files)
+    assert len(History(run).commits[0]) == len(run.attempts[0].of("committed")) > 0

@@ -127,3 +127,14 @@ def test_a_bit_that_was_flipped_twice_is_as_it_was(tmp_path):
     assert integrity(run, baseline()) == []
     record(run, 2, "files", moment="begin")["files"] = {name_of(12): [1012, "flipped elsewhere"]}
     assert {f.kind for f in integrity(run, baseline())} == {"corrupt-accepted"}
+
+
+def test_a_second_file_of_a_checkpoint_that_was_damaged_was_loaded_with_it(tmp_path):
+    run = resumed(tmp_path, 12, damaged("optim.pt"))
+    commit = next(one for one in run.attempts[0].of("committed") if one["step"] == 12)
+    commit["files"] = {**commit["files"], "optim.pt": (900, "ab")}
+    finding, _ = integrity(run, baseline())
+    assert (finding.kind, finding.file) == ("corrupt-accepted", "optim.pt")
+    assert finding.message == f"rank 0 resumed from {name_of(12)} in attempt 1, although optim.pt had been damaged"
+    other = resumed(tmp_path, 12, damaged("other.pt"))
+    assert integrity(other, baseline()) == []

@@ -60,6 +60,7 @@ class Saves:
         self.goes_on = False  # what begins now is the rest of the save before, of which it has written no file yet
         self._elsewhere = False
         self._writers: set[threading.Thread] = set()
+        self._own: set[threading.Thread] = set()  # those that have written something of the current save
         self._of_last: tuple[str, set[str]] = ("", set())
         self._promised = False  # by `async_save`, whose future says when it is done
         self._serialised = False  # in this batch, into memory: what is written next is a save, whatever its name
@@ -87,19 +88,30 @@ class Saves:
     def taken(self) -> tuple[str, list[str]]:
         """Forgets the current save, and returns its name, and all top-level names that were written in it."""
         name, written = self.name, list(self.written)
-        self.name, self.written = "", {}
+        self.name, self.written, self._own = "", {}, set()
         return name, written
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
-        if event not in ("open", "os.rename", "os.link") or self.busy:
+        if event not in ("open", "os.rename", "os.link", "_thread.start_new_thread") or self.busy:
             return
         try:
-            if event == "open":
+            if event == "_thread.start_new_thread":
+                self._thread_begins()
+            elif event == "open":
                 self._opens(*args)
             else:
                 self._renames(args[0], args[1])
         except Exception as error:  # noqa: BLE001  an audit hook that raises stops the trainer's own call
             self._failed("saves", error)
+
+    def _thread_begins(self) -> None:
+        """Who has waited for a background save and begins the next has done with the first, though no batch lies between."""
+        if self.name and self._own and not self._promised and not any(thread.is_alive() for thread in self._own):
+            self.busy = True
+            try:
+                self._ended()
+            finally:
+                self.busy = False
 
     def _opens(self, path: Any, mode: Any, flags: Any) -> None:
         inside = self._inside(path)
@@ -146,10 +158,13 @@ class Saves:
             return
         self.busy = True  # what is done to write this down is not a save
         try:
+            is_pointer = bool(_POINTERS.search(inside))
+            # What the thread that has written a checkpoint says of it is a part of that save, however far training has got.
+            closes = is_pointer and threading.current_thread() in self._own
             if threading.get_ident() != self._main:
                 self._elsewhere = True
                 self._writers = {one for one in self._writers if one.is_alive()} | {threading.current_thread()}
-            if self.name and _top(inside) != self.name and self._moved_on() and self.pending == 0:
+            if self.name and _top(inside) != self.name and self._moved_on() and self.pending == 0 and not closes:
                 self._ended()
             if self.pointer and _top(inside) != self.name and not _TEXTS.search(inside) and not self._moved_on():
                 if threading.get_ident() == self._main:
@@ -163,9 +178,11 @@ class Saves:
                 name, written = self._of_last
                 self.goes_on = self._elsewhere and name == self.name and inside not in written
                 self._of_last = (self.name, set())
-                self.pointer = bool(_POINTERS.search(inside))
+                self.pointer = is_pointer
                 self._began(self.name)
-            if self.name and is_state and not _POINTERS.search(inside):
+            if self.name and threading.get_ident() != self._main:
+                self._own.add(threading.current_thread())
+            if self.name and is_state and not is_pointer:
                 self.written[_top(inside)] = None
             if self.name and _top(inside) == self._of_last[0]:
                 self._of_last[1].add(inside)
