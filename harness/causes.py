@@ -58,11 +58,11 @@ class Cause:
     Attributes:
         sort: `gap` (a kill between two operations), `order` (a missing order of two ranks), `durability` (a missing sync), or
             `resume` (every resume is wrong, so the save's operations have no part in it).
-        kind: the failure kind of the plainest state; `text` names others.
+        kind: the failure kind of the plainest of the gravest states; `text` names others.
         component: what was lost or damaged there.
         text: the cause in words, to be read after "N states fail because".
         num_states: the states that fail of it.
-        shortest: the plainest of them.
+        shortest: the plainest of the gravest of them.
         operation, rank, file: what opened the gap, what went ahead, or what was not made durable.
         missing: the sync that is missing, or the operations that should have come first.
         kept: run directories that were kept, the shortest first.
@@ -530,9 +530,9 @@ def _cause(sort: str, text: str, statement: _Statement, operation: Operation | N
     members = statement.members
     kinds = Counter(one.verdict.kind or "" for _, one in members)
     shown = list({id(one): one for _, one in sorted(members, key=lambda row: _plainest(row[0]))}.values())
-    # A run directory shows the first of its states; and a loss that did harm shows more than one that was only seen.
+    # A run directory shows the first of its states; a loss that did harm shows more than one that was only seen, or left rubbish.
     own = {id(one) for state, one in members if state is one.state}
-    shown.sort(key=lambda one: (_is_told(one.verdict), id(one) not in own))
+    shown.sort(key=lambda one: (_is_told(one.verdict), weight_of(one.verdict.kind or ""), id(one) not in own))
     shortest = shown[0]
     kind = shortest.verdict.kind or ""
     others = ", ".join(f"{other} in {count}" for other, count in sorted(kinds.items()) if other != kind)

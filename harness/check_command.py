@@ -279,7 +279,9 @@ class _Shared:
         if self.request.interleave and self.job.ranks > 1:
             for window in windows:
                 if not self._over(f"interleavings of {window.name}"):
-                    yield self._stated(parts.interleaved(window))
+                    part = self._stated(parts.interleaved(window))
+                    if part.cases:  # else there is nothing that luck orders
+                        yield part
         if self.request.damage and not self._over("every damage at rest"):
             yield replace(parts.damaged(), stated=True)
         if self.request.errors and not self._over("an error of each operation"):

@@ -532,3 +532,15 @@ def test_what_is_lost_of_a_checkpoint_that_is_made_in_its_place_is_that_cause_un
     ):
         (found,) = find_causes([cut_power(trace, (6,), lost, "resume-crashed", owed=owed)], trace, order, known)
         assert found.sort == sort, (lost, owed)
+
+
+def test_a_missing_sync_that_loses_a_checkpoint_is_not_called_rubbish_though_a_plainer_state_leaves_no_more():
+    name = unsynced(3, ATOMIC.events[3], "name")
+    more = unsynced(5, ATOMIC.events[5], "name")
+    states = [
+        cut_power(ATOMIC, (4,), (name,), "retention", owed=("a",)),
+        cut_power(ATOMIC, (6,), (name, more), "last-good-lost", owed=("a",)),
+    ]
+    (cause,) = find_causes([*kills(ATOMIC, ALONE, lambda done: ""), *states], ATOMIC, ALONE)
+    assert (cause.kind, cause.num_states, cause.shortest) == ("last-good-lost", 2, states[1])
+    assert cause.text.endswith("(retention in 1 of them)")
