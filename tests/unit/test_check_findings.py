@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 from test_check_report import BAD, cause, exploration, judged
@@ -10,10 +11,12 @@ from test_check_report import BAD, cause, exploration, judged
 from harness.check import Case, Check, Part, Request
 from harness.check_plan import AGAIN, DAMAGE, KILLS
 from harness.oracle.finding import fail, inconclusive
+from harness.oracle.unfelt import Unfelt
 from harness.oracle.verdict import Verdict
 from harness.report import junit as xml
 from harness.report import summary
 from harness.report.checked import check_document
+from harness.report.document import parse_document, to_text
 from harness.report.findings import findings
 from harness.scenario import job
 
@@ -101,3 +104,17 @@ def test_markdown_is_a_table_and_the_findings():
     assert "| FAIL | p \\| q | 0 of 1 case held |" in said
     assert "### 1. state-lost (scaler)" in said
     assert "- much" in said
+
+
+def test_what_nothing_has_felt_is_a_note_once_and_no_finding():
+    best = Unfelt("stopper.best", "counters", "=0x1.8p+0", "=inf")
+    seen = replace(GOOD, unfelt=(best, Unfelt("history", "counters", "0123", "=[]")))
+    check = checked(Part(KILLS, cases=(case("early", GOOD), case("late", seen))), Part("c", exploration(judged("x", seen))))
+    document = check_document(["harness", "check"], check)
+    assert (document.outcome, document.findings) == ("PASS", ())
+    assert [row["name"] for row in document.unfelt] == ["stopper.best", "history"]
+    note = "felt by no loss: stopper.best (1.5 in the uninterrupted run, inf after the load), history\n"
+    assert f"note:\n  changed during training, not restored by the load, {note}" in summary.text(document)
+    assert parse_document(to_text(document), Path("x")).unfelt == document.unfelt
+    silent = check_document(["harness", "check"], checked(Part(KILLS, cases=(case("early", GOOD),))))
+    assert (silent.notes, silent.unfelt) == ((), ())
