@@ -197,6 +197,10 @@ class _Shared:
             yield Part(check_plan.KILLS, blocked=NEVER_RESUMED if self._has_written() else self._never_saved())
             return
         yield from self._parts(ran)
+        workload = self.request.scenario.workload
+        if isinstance(workload, Command) and workload.control_command:
+            # Whoever gives it asks for this before anything else.
+            yield from self._parts(self._run("the control command", [check_plan.done_otherwise()]))
         if self.job.saves or self._has_written():
             yield from self._attacks(dict(ran))
         else:
@@ -268,11 +272,8 @@ class _Shared:
         if self.until is not None and time.monotonic() + _OVERFLOW_RUNS * _took_s(self.started.golden) > self.until:
             cases = [case for case in cases if case.part != check_plan.OVERFLOW]
             self.left_out += [f"{check_plan.OVERFLOW}: it needs uninterrupted runs of its own"] if self.job.scaled else []
-        workload = self.request.scenario.workload
-        if isinstance(workload, Command) and workload.control_command:
-            cases.append(check_plan.done_otherwise())
         if cases:
-            yield from self._parts(self._run("overflow batches, other numbers of ranks, the control command", cases))
+            yield from self._parts(self._run("overflow batches, other numbers of ranks", cases))
 
     def _rest(self, parts: Parts, windows: Sequence[SaveWindow]) -> Iterator[Part]:
         """What takes longest, and finds least that is new."""

@@ -34,6 +34,7 @@ from harness.oracle.progress import progress
 from harness.oracle.refusal import refusal
 from harness.oracle.retention import retention
 from harness.oracle.state import state
+from harness.oracle.unfelt import Unfelt, unfelt
 from harness.oracle.unsaved import unsaved
 from harness.oracle.verdict import FiredFault, Verdict, decide
 from harness.scenario import FIXED_TOLERANCE
@@ -81,7 +82,7 @@ def judge(run: Run, baseline: Baseline, oracles: tuple[Oracle, ...] = ORACLES) -
     findings: list[Finding] = []
     for oracle in oracles:
         findings += _ask(oracle, run, baseline)
-    facts = _Facts(run, baseline)
+    facts = _Facts(run, baseline, findings)
     outcome, ordered, component = decide(findings + facts.problems)
     diagnosis, problems = _diagnosed(run, baseline, ordered, component, facts.fired)
     scenario = run.plan.scenario
@@ -96,6 +97,7 @@ def judge(run: Run, baseline: Baseline, oracles: tuple[Oracle, ...] = ORACLES) -
         max_loss_diff=facts.max_loss_diff,
         tolerance=FIXED_TOLERANCE if scenario.tolerance == "auto" else scenario.tolerance,
         noise=facts.noise,
+        unfelt=facts.unfelt,
         same_world_size=scenario.same_world_size,
         resumed_from=facts.resumed_from,
         lost_steps=facts.lost_steps,
@@ -130,13 +132,14 @@ def _crashed(name: str, error: Exception) -> Finding:
 class _Facts:
     """What a report wants to know of a case beside the findings; a record that breaks it is one more finding."""
 
-    def __init__(self, run: Run, baseline: Baseline) -> None:
+    def __init__(self, run: Run, baseline: Baseline, found: list[Finding]) -> None:
         self.problems: list[Finding] = []
         self.fired: tuple[FiredFault, ...] = ()
         self.max_loss_diff: float | None = None
         self.noise: Noise | None = None
         self.resumed_from: tuple[int, ...] = ()
         self.lost_steps: tuple[int, ...] = ()
+        self.unfelt: tuple[Unfelt, ...] = ()
         try:
             self.fired = _fired_faults(run)
             self.max_loss_diff = max_difference(run, baseline)
@@ -146,6 +149,7 @@ class _Facts:
             resumes = [r for attempt in run.attempts if (r := history.resume_of(attempt.index)) is not None]
             self.resumed_from = tuple(resume.step for resume in resumes)
             self.lost_steps = tuple(resume.lost for resume in resumes)
+            self.unfelt = unfelt(run, baseline, found)
         except Exception as error:  # noqa: BLE001  as for the oracles
             self.problems.append(_crashed("facts", error))
 
@@ -168,6 +172,6 @@ def _step_before(run: Run, attempt: int, rank: int, time_s: object) -> int | Non
     log = run.attempts[attempt].ranks.get(rank)
     if log is None or not isinstance(time_s, (int, float)):
         return None
-    said = [r for r in log.records if r["event"] in ("batch", "resume") and float(r.get("time_s", 0)) <= time_s]
+    said = [r for r in log.records if r["event"] in ("batch", "resume") and float(r.get("time_s") or 0) <= time_s]
     step = said[-1].get("step") if said else None
     return step if isinstance(step, int) else None

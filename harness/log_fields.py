@@ -42,6 +42,20 @@ def _texts(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
 
 
+def _said(value: Any) -> bool:
+    """Texts; None for what is gone."""
+    return isinstance(value, dict) and all(one is None or isinstance(one, str) for one in value.values())
+
+
+def _numbers(value: Any) -> bool:
+    # A best value so far may be infinite.
+    return isinstance(value, dict) and all(type(one) in (int, float) for one in value.values())
+
+
+def _nested(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_texts, value.values()))
+
+
 def _digests(value: Any) -> bool:
     return _texts(value) and all(name.partition(".")[0] in COMPONENTS for name in value)
 
@@ -87,7 +101,18 @@ _ALLOWED: dict[str, dict[str, Check]] = {
     "": {"time_s": _number, "rank": _whole},
     "start": {"world_size": _ranks},
     "resume": {"checkpoint": _text, "batch": _count, "skipped": _skipped},
-    "state": {"step": _count, "common": _digests, "own": _digests},
+    "state": {
+        "step": _count,
+        "common": _digests,
+        "own": _digests,
+        "micro": _count,
+        "values": _numbers,
+        "averages": _texts,
+        "generators": _texts,
+        "attributes": _said,
+        "parts": _nested,
+        "rounded": _nested,
+    },
     "save": {"checkpoint": _text, "step": _count, "batch": _count, "error": _text},
     "refuse": {"error": _text},
     "failed": {"error": _text},
@@ -100,6 +125,7 @@ _ALLOWED: dict[str, dict[str, Check]] = {
     "leftover": {"processes": _list, "shared_memory": _list, "mounts": _list},
     "operation": {"to": _text, "n": _count, "tampered": _text, "call": _text},
 }
+_MAY_HAVE = {event: {**_ALLOWED[""], **fields} for event, fields in _ALLOWED.items()}
 # A save that is begun or done is of some checkpoint; one that failed may not have got so far.
 _SAVES = ("begin", "end")
 
@@ -110,7 +136,7 @@ def wrong_field(record: dict[str, Any]) -> str:
     for name, check in _NEEDED.get(event, {}).items():
         if not check(record.get(name)):
             return name
-    for name, check in {**_ALLOWED[""], **_ALLOWED.get(event, {})}.items():
+    for name, check in _MAY_HAVE.get(event, _ALLOWED[""]).items():
         if record.get(name) is not None and not check(record[name]):
             return name
     if event == "save" and record["moment"] in _SAVES:

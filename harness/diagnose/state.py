@@ -14,11 +14,13 @@ from harness.diagnose.evidence import Digests, Evidence
 from harness.oracle.attributes import held, names_in, text_of
 from harness.oracle.diagnosis import Pattern
 from harness.oracle.finding import numbers_text
+from harness.oracle.state import ABSENT
 
 # Parts of one sort, of which one can be taken for another: the moments of the optimizer, the weights.
 _SORTS = ("optimizer.", "model.", "buffers.", "ema.")
 _SHOWN = 3
 _DIGITS = 24
+_PENDING = "gradients"
 
 
 def wrong_parts(evidence: Evidence) -> tuple[str, ...]:
@@ -50,7 +52,8 @@ def _new_parts(evidence: Evidence, component: str, ranks: list[int]) -> list[str
     for rank in ranks:
         wrong = [name for name in evidence.wrong_parts_of(rank) if name.startswith(f"{component}.")]
         new, (_, found) = evidence.new_parts.get(rank, {}), evidence.probed_parts.get(rank, ({}, {}))
-        if not wrong or any(found.get(name) is None or found[name] != new.get(name) for name in wrong):
+        # A moment that was lost is not there yet, as in a new job.
+        if not wrong or not new or any(found.get(name) != new.get(name) for name in wrong):
             return []
         names |= set(wrong)
     return sorted(names)
@@ -76,13 +79,17 @@ def begun_anew(evidence: Evidence) -> list[Pattern]:
 
 def missing(evidence: Evidence) -> list[Pattern]:
     """`missing`, `pending-gradients-lost`: the component was saved, and after the load there is none."""
-    found = []
+    # Those of a batch that is saved in its middle are looked at in its middle only.
+    gone = [one for one in evidence.causes if (one.component, one.found, one.late) == (_PENDING, ABSENT, False)]
+    lost = {_PENDING: [one.rank or 0 for one in gone]} if gone else {}
     for name in _looked_at(evidence):
         ranks = evidence.wrong_ranks(name)
-        if not ranks or any(name in evidence.loaded[rank] for rank in ranks):
-            continue
+        if ranks and not any(name in evidence.loaded[rank] for rank in ranks):
+            lost[name] = ranks
+    found = []
+    for name, ranks in lost.items():
         seen = f"it has a digest before the save and none after the load, {_on(ranks)}"
-        if name.partition(".")[0] == "gradients":
+        if name.partition(".")[0] == _PENDING:
             text = "gradients of micro-batches were pending at the save, and are gone: the update after the resume lacks them"
             found.append(_pattern("pending-gradients-lost", name, text, seen))
         else:

@@ -25,10 +25,14 @@ from harness.oracle.state import is_probed, same_bits
 from harness.store import AttemptRun, Baseline, RankLog, Run
 
 _ORACLE = "attributes"
-_COMPONENTS = {"averages": "ema", "generators": "rng.generators", "attributes": "counters"}
+COMPONENTS = {"averages": "ema", "generators": "rng.generators", "attributes": "counters"}
 _NAMED = 3
 _MOVES = 0.5
-AVERAGE = "the average "
+AVERAGE, OF_OPTIMIZER = "the average ", "the tensors "
+# Of an optimizer that keeps more than its state, the probe names it so.
+_OPTIMIZER = "optimizer."
+# What a list or a mapping without entries is logged as.
+EMPTY = "=[]"
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,8 @@ class Held:
 
     Attributes:
         batch: batches done.
-        moment: `load`, `next` or `end`.
-        values: field of the record → name → value or digest.
+        moment: `load`, `next` or `end`; `micro` of a load in the middle of a batch.
+        values: field of the record → name → value or digest; `rng` has the global generators.
     """
 
     batch: int
@@ -56,7 +60,7 @@ def attributes(run: Run, baseline: Baseline) -> list[Finding]:
         for resume in history.resumes[attempt.index]:
             if resume.name and same_bits(run, baseline, attempt, resume.rank):
                 findings += _of_rank(attempt, baseline, resume)
-    kept = [one for one in findings if one.component == "ema" and one.message.startswith(AVERAGE)]
+    kept = [one for one in findings if one.message.startswith((AVERAGE, OF_OPTIMIZER))]
     # Costly, and only asked where there is something to explain.
     return findings if len(kept) < len(findings) and _is_felt(run, baseline) else kept
 
@@ -80,25 +84,29 @@ def _saved_after(log: RankLog) -> set[int]:
 
 
 def _of_rank(attempt: AttemptRun, baseline: Baseline, resume: Resume) -> list[Finding]:
-    golden = list(held(baseline.ranks[resume.rank]))
-    expected = {(one.batch, one.moment): one.values for one in golden}
+    log, looks = baseline.ranks[resume.rank], list(held(attempt.ranks[resume.rank], resume.batch))
+    places = {place_of(one) for one in looks}
+    expected = {(one.batch, one.moment): one.values for one in held(log, only=places)}
+    golden: list[Held] = []
     findings: list[Finding] = []
-    for field, component in _COMPONENTS.items():
-        changing, moves = _changing(golden, field), _moving(golden) if field == "averages" else set()
+    for field, component in COMPONENTS.items():
         seen = []
-        for one in held(attempt.ranks[resume.rank], resume.batch):
-            moment = "next" if one.moment == "load" else one.moment
-            before = expected.get((one.batch, moment), {}).get(field, {})
-            both = {name: (before[name], value) for name, value in one.values.get(field, {}).items() if name in before}
-            seen.append((one, both))
+        for one in looks:
+            before = expected.get(place_of(one), {}).get(field, {})
+            now = {name: value for name, value in one.values.get(field, {}).items() if f"{field}.{name}" not in baseline.noise}
+            seen.append((one, {name: (before[name], value) for name, value in now.items() if name in before}))
+        if all(expects == found for _, both in seen for expects, found in both.values()):
+            continue  # as in almost every run; what follows takes a while
+        golden = golden or list(held(log))
+        changing, moves = num_values(golden, field), _moving(golden) if field == "averages" else set()
         for one, both in seen:
             wrong = {
                 name: values
                 for name, values in both.items()
                 if values[0] != values[1]
-                and f"{field}.{name}" not in baseline.noise
+                and not (field == "attributes" and values[1] == EMPTY)
                 and (name in changing or _counts(field, values[1]))
-                and not (field == "averages" and _recovers(name, [later for moment, later in seen if moment.batch > one.batch]))
+                and not (field == "averages" and recovers(name, [later for moment, later in seen if moment.batch > one.batch]))
             }
             if wrong:
                 # What moves with every batch is an average; then what changes least often: a loss changes always.
@@ -109,7 +117,7 @@ def _of_rank(attempt: AttemptRun, baseline: Baseline, resume: Resume) -> list[Fi
     return findings
 
 
-def _recovers(name: str, later: list[dict[str, tuple[str, str]]]) -> bool:
+def recovers(name: str, later: list[dict[str, tuple[str, str]]]) -> bool:
     """Whether it is as in the uninterrupted run again at a later moment, as a copy is that is made anew."""
     return any(both[name][0] == both[name][1] for both in later if name in both)
 
@@ -129,21 +137,31 @@ def _counts(field: str, value: str) -> bool:
     return field == "generators" or (field == "attributes" and not value.startswith("="))
 
 
-def _changing(golden: list[Held], field: str) -> dict[str, int]:
+def num_values(golden: list[Held], field: str) -> dict[str, int]:
     """Name → number of values it had in the uninterrupted run, of those that had several."""
     found: dict[str, set[str]] = {}
+    last: dict[str, str] = {}
     for one in golden:
-        for name, value in one.values.get(field, {}).items():
-            found.setdefault(name, set()).add(value)
+        now = one.values.get(field, {})
+        for name, value in now.items():
+            if last.get(name) != value:
+                found.setdefault(name, set()).add(value)
+        last = now
     return {name: len(values) for name, values in found.items() if len(values) > 1}
 
 
-def held(log: RankLog, start: int = 0) -> Iterator[Held]:
+def place_of(one: Held) -> tuple[int, str]:
+    """Where the uninterrupted run was looked at in its stead; a resumed one begins right before the next batch."""
+    return one.batch, "next" if one.moment == "load" else one.moment
+
+
+def held(log: RankLog, start: int = 0, only: set[tuple[int, str]] | None = None) -> Iterator[Held]:
     """What a rank said that it holds, moment after moment. Plain attributes are logged where they have changed.
 
     Args:
         log: what the rank said.
         start: batches done when its attempt began.
+        only: batches done and moments that are asked for; None for all.
     """
     batch = start
     plain: dict[str, str] = {}
@@ -155,8 +173,14 @@ def held(log: RankLog, start: int = 0) -> Iterator[Held]:
                 plain.pop(name, None)
                 if isinstance(value, str):
                     plain[name] = value
+            if only is not None and (batch, record["moment"]) not in only:
+                continue
             others = {field: dict(record.get(field) or {}) for field in ("averages", "generators")}
-            yield Held(batch, record["moment"], {**others, "attributes": dict(plain)})
+            # One that is made anew has no tensors yet.
+            others["averages"].update((name, value) for name, value in plain.items() if value == EMPTY)
+            others["rng"] = {name: text for name, text in record["digests"].items() if name.startswith("rng")}
+            # In the middle of a batch is no moment that the uninterrupted run has been looked at.
+            yield Held(batch, "micro" if record.get("micro") else record["moment"], {**others, "attributes": dict(plain)})
 
 
 def _lost(
@@ -164,7 +188,9 @@ def _lost(
 ) -> Finding:
     names = list(values)
     told = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-    told = AVERAGE + told if average else told
+    of_optimizer = average and names[0].startswith(_OPTIMIZER)
+    told = (OF_OPTIMIZER if of_optimizer else AVERAGE) + told if average else told
+    component = "optimizer" if of_optimizer else component
     where = f"after the load of {resume.name}" if moment.moment == "load" else f"after batch {moment.batch}"
     text = f"{told} of rank {resume.rank} {where} in attempt {attempt.index} is not what it is in the uninterrupted run"
     place = {"component": component, "step": resume.step, "rank": resume.rank, "file": resume.name, "attempt": attempt.index}
@@ -174,7 +200,7 @@ def _lost(
 
 def names_in(message: str) -> list[str]:
     """The names of variables that a finding tells of, the likeliest cause first."""
-    return message.removeprefix(AVERAGE).partition(" of rank ")[0].partition(" and ")[0].split(", ")
+    return message.removeprefix(AVERAGE).removeprefix(OF_OPTIMIZER).partition(" of rank ")[0].partition(" and ")[0].split(", ")
 
 
 def text_of(value: str) -> str:

@@ -343,7 +343,7 @@ class History:
             done = [save.batch for save in those] + ([told] if isinstance(told, int) else [])
             batch = max(done, default=self._number_in(name, step))
             commit = Commit(batch, name, attempt.index, files, bool(record.get("background")))
-            commits.append((float(record.get("time_s", 0)), commit))
+            commits.append((float(record.get("time_s") or 0), commit))
         if any(isinstance(parse_quietly(record.get("fault")), PowerCutFault) for record in attempt.of("fired")):
             # A name that was not yet reported as saved may be lost in a power cut, with or without its content.
             return [commit for _, commit in sorted(commits, key=lambda pair: pair[0])]
@@ -355,7 +355,7 @@ class History:
                 continue
             name = top_level(target)
             batch = max((save.batch for save in logged if save.name == name), default=self._number_in(name, 0))
-            commits.append((float(record.get("time_s", 0)), Commit(batch, name, attempt.index, None)))
+            commits.append((float(record.get("time_s") or 0), Commit(batch, name, attempt.index, None)))
         return [commit for _, commit in sorted(commits, key=lambda pair: pair[0])]
 
     def _without_parts(self, commits: list[Commit]) -> list[Commit]:
@@ -549,4 +549,4 @@ def live_faults_fired(attempt: AttemptRun) -> list[Record]:
 def own_failures(attempt: AttemptRun) -> list[Record]:
     """The `exited` records of processes that failed by themselves, the first to do so first."""
     found = [r for r in attempt.of("exited") if r.get("kind") == "crashed" or (r.get("kind") == "exited" and r.get("code") != 0)]
-    return sorted(found, key=lambda record: float(record.get("time_s", 0)))
+    return sorted(found, key=lambda record: float(record.get("time_s") or 0))

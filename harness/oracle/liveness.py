@@ -58,11 +58,11 @@ def _last_event(attempt: AttemptRun, record: Record) -> tuple[str, str, int | No
     said = [entry for log in logs for entry in log.records]
     if not said:
         return "none", "", None
-    last = max(said, key=lambda entry: float(entry.get("time_s", 0))) if rank < 0 else said[-1]
+    last = max(said, key=lambda entry: float(entry.get("time_s") or 0)) if rank < 0 else said[-1]
     number = last.get("batch" if last["event"] == "batch" else "step")
     event = str(last["event"]) + (f" {number}" if isinstance(number, int) else "")
     step = last.get("step")
     silent = ""
-    if "time_s" in last and "time_s" in record:
+    if last.get("time_s") is not None and record.get("time_s") is not None:
         silent = f", {float(record['time_s']) - float(last['time_s']):.1f} s before it was ended"
     return event, silent, step if isinstance(step, int) else None

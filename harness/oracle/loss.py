@@ -2,8 +2,9 @@
 
 Holds when, for every batch that any attempt has done: the global loss differs from the baseline's by no more than the
 tolerance; on the baseline's world size the rank's own loss too; tag and step are equal; and the set of batches is the
-baseline's, with no hole and none done twice within an attempt. A NaN or an infinity equals nothing. A skipped batch that
-the baseline skipped for the same reason is equal: its loss is not a number by nature.
+baseline's, with no hole and none done twice within an attempt. A NaN or an infinity equals nothing; where the baseline's own loss
+is none, nothing can be held against a run that has none there either, and that is INCONCLUSIVE. A skipped batch that the baseline
+skipped for the same reason is equal: its loss is not a number by nature.
 
 Does not verify: anything that the loss does not feel within the run, such as averages of weights, or moments at a small
 learning rate (`state` does); which samples were read (`data` does); a silent restart
@@ -52,9 +53,17 @@ class _Pair:
         known = [(one, other) for one, other in pairs if one is not None and other is not None]
         return [(abs(found - expected), expected, found) for expected, found in known]
 
+    @property
+    def is_no_number(self) -> bool:
+        """Whether some loss is no finite number here, and in the uninterrupted run neither."""
+        if math.isfinite(self.expected.loss) and math.isfinite(self.expected.global_loss or 0.0):
+            return False
+        return any(not math.isfinite(one) and not math.isfinite(other) for _, one, other in self.differences)
+
     def beyond(self, tolerance: float) -> list[tuple[float, float, float]]:
         # Negated, so that NaN is beyond every tolerance.
-        return [difference for difference in self.differences if not difference[0] <= tolerance]
+        several = [difference for difference in self.differences if not difference[0] <= tolerance]
+        return [one for one in several if math.isfinite(one[1]) or math.isfinite(one[2])]
 
     @property
     def other_course(self) -> bool:
@@ -73,7 +82,8 @@ def loss(run: Run, baseline: Baseline) -> list[Finding]:
     comparable = [attempt for attempt in run.attempts if same_work(run, baseline, attempt)]
     findings = _batch_sets(run, baseline) if comparable == run.attempts else []
     for attempt in comparable:
-        findings += _first_difference(attempt, list(_pairs(attempt, baseline)), allowed(run, baseline, attempt))
+        pairs = list(_pairs(attempt, baseline))
+        findings += _first_difference(attempt, pairs, allowed(run, baseline, attempt)) + _no_numbers(attempt, pairs)
     return findings + [inconclusive("not-comparable", _ORACLE, f"tolerance auto: {why}") for why in unusable(run, baseline)]
 
 
@@ -112,6 +122,19 @@ def _pairs(attempt: AttemptRun, baseline: Baseline) -> Iterator[_Pair]:
         expected = golden.get(rank, {}).get(number) if same else any_rank.get(number)
         if expected is not None:
             yield _Pair(rank, expected, batch, own=same)
+
+
+def _no_numbers(attempt: AttemptRun, pairs: list[_Pair]) -> list[Finding]:
+    """The first batch that has no loss to be compared, as it has none in the uninterrupted run."""
+    first = next((pair for pair in pairs if pair.is_no_number), None)
+    if first is None:
+        return []
+    number = len({pair.found.batch for pair in pairs if pair.is_no_number})
+    text = f"the loss of batch {first.found.batch} is no finite number, in the uninterrupted run as in attempt {attempt.index}"
+    text += f" ({number} of {len({pair.found.batch for pair in pairs})} batches), so that nothing can be compared there"
+    text += "; expected a job whose losses are finite, or that skips such a batch"
+    place = {"step": first.expected.step, "rank": first.rank, "attempt": attempt.index}
+    return [inconclusive("not-comparable", _ORACLE, text, expected="a finite loss", found=hex_text(first.found.loss), **place)]
 
 
 def _first_difference(attempt: AttemptRun, pairs: list[_Pair], most: Allowed) -> list[Finding]:

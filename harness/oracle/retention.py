@@ -61,7 +61,8 @@ def _is_held_elsewhere(run: Run, history: History, attempt: AttemptRun, commit: 
     # The next attempt that came so far as to say where it began; others were cut before.
     later = [resume for one in run.attempts[attempt.index + 1 :] if (resume := history.resume_of(one.index)) is not None]
     if not later:
-        return False
+        # A job that was to refuse, and did, says no more of what it found than one that fails.
+        return run.plan.scenario.expect == "refuses" and bool(history.newer_at_end(attempt, commit))
     resume = later[0]
     record = resume_record(run.attempts[resume.attempt].ranks[resume.rank]) or {}
     # Where only the data or a name tells the position, nobody knows what it really went on with.

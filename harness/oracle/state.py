@@ -161,6 +161,7 @@ def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) 
         return None
     golden_records = _moments(golden_log, 0)
     expected = {place: read(record) for place, record in golden_records.items()}
+    undrawn = _undrawn(golden_log) if is_probed(run) else set()
     for (batch, moment), record in _moments(attempt.ranks[resume.rank], resume.batch).items():
         golden, digests = expected.get((batch, moment)), read(record)
         if not golden or not digests:
@@ -169,7 +170,7 @@ def _drifted(run: Run, baseline: Baseline, attempt: AttemptRun, resume: Resume) 
         if run.plan.scenario.compare_with == "control":
             names -= {"scaler"}  # the same numbers may be had on another scale
         if is_probed(run):
-            names -= _undrawn(golden_log) | ({"ema"} - (golden.keys() & digests.keys()))
+            names -= undrawn | ({"ema"} - (golden.keys() & digests.keys()))
         wrong = [name for name in names if golden.get(name) != digests.get(name)]
         wrong = [name for name in wrong if not _is_renamed(golden_records[batch, moment], record, name)]
         if wrong:

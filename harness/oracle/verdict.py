@@ -18,6 +18,7 @@ from typing import Any, Literal
 from harness.oracle.diagnosis import Diagnosis
 from harness.oracle.finding import COMPONENTS, Finding
 from harness.oracle.noise import Noise
+from harness.oracle.unfelt import Unfelt
 
 # Two failures of different ranks of this list: the higher is the root. Within one, the earlier attempt, then the order here.
 # What the trainer did with its checkpoints and processes explains its numbers; numbers explain the digests that differ by
@@ -85,6 +86,7 @@ class Verdict:
         expect: what the job was to do in the end, `resumes` or `refuses`.
         diagnosis: the cause of a FAIL; None for any other outcome.
         noise: what one flipped last bit makes of the loss; None unless the tolerance is `auto`.
+        unfelt: what was not restored although it changes during training, and nothing has felt.
     """
 
     id: str
@@ -103,6 +105,7 @@ class Verdict:
     expect: str = "resumes"
     diagnosis: Diagnosis | None = None
     noise: Noise | None = None
+    unfelt: tuple[Unfelt, ...] = ()
 
     @property
     def root(self) -> Finding | None:
@@ -138,6 +141,7 @@ class Verdict:
             "duration_s": self.duration_s,
             "noise": None if self.noise is None else self.noise.to_json(),
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
+            "unfelt": [one.to_json() for one in self.unfelt],
         }
 
 

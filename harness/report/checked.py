@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.check import Check, Part
+from harness.oracle.unfelt import told
 from harness.oracle.verdict import Verdict
 from harness.report.document import CaseRow, Document, FoundRow, PartRow, clean, summary_of
 from harness.report.exploration import check_json
@@ -39,8 +40,23 @@ def check_document(command: Sequence[str], check: Check, began: str = "") -> Doc
         "parts": [_part(part) for part in check.parts],
         "findings": [_found(one) for one in findings(check)],
         "undecided": clean(list(undecided(check))),
+        **_unfelt([verdict for part in check.parts for verdict in _verdicts(part)]),
     }
     return Document.model_validate({**clean(found), **more})
+
+
+def _verdicts(part: Part) -> list[Verdict]:
+    """Of all resumes of a part that nothing was damaged for."""
+    judged = () if part.exploration is None else part.exploration.judged
+    return [case.verdict for case in part.cases] + [one.verdict for one in judged]
+
+
+def _unfelt(verdicts: Sequence[Verdict]) -> dict[str, object]:
+    """What was not restored and not felt, each name once over all resumes: a note, and the same as data."""
+    found = {one.name: one for verdict in reversed(verdicts) for one in reversed(verdict.unfelt)}
+    several = [found[name] for name in dict.fromkeys(one.name for verdict in verdicts for one in verdict.unfelt)]
+    notes = [text] if (text := told(several)) else []
+    return {"notes": clean(notes), "unfelt": clean([one.to_json() for one in several])}
 
 
 def _part(part: Part) -> PartRow:

@@ -127,6 +127,7 @@ class Document(_Row):
         shard: the share of the work that this is, "" for all of it.
         undecided, left_out: in words.
         notes: what a reader should know besides, such as results that could not be read.
+        unfelt: what changed during training, was not restored, and was felt by nothing: name, component, expected, found.
         coverage: a table, or tables by their names.
     """
 
@@ -145,6 +146,7 @@ class Document(_Row):
     undecided: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unfelt: tuple[dict[str, Any], ...] = ()
     coverage: tuple[dict[str, Any], ...] | dict[str, Any] = ()
     causes: tuple[dict[str, Any], ...] = ()
     cases: tuple[CaseRow, ...] = ()

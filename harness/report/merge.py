@@ -200,6 +200,7 @@ def _beside(documents: Sequence[Document]) -> Document:
         "coverage": coverage,
         "findings": _findings(documents),
         "causes": tuple(cause for one in documents for cause in one.causes),
+        "unfelt": tuple({str(row.get("name")): row for one in reversed(documents) for row in reversed(one.unfelt)}.values()),
     }
     return first.model_copy(update=facts)
 

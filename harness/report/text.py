@@ -14,6 +14,7 @@ from harness.oracle.finding import Finding
 from harness.oracle.history import parse_quietly
 from harness.oracle.noise import Noise
 from harness.oracle.state import BEFORE_SAVE, IN_BASELINE, short
+from harness.oracle.unfelt import told
 from harness.oracle.verdict import FiredFault, Verdict, likely_causes
 
 _SHOWN_LOST = 6
@@ -63,7 +64,8 @@ def _pass(verdict: Verdict) -> str:
         resumed = "no resume"
     if verdict.expect == "refuses":
         resumed += ", refused as it was to, nothing changed"
-    return "\n  ".join([f"PASS {verdict.id}: {resumed}, {_difference(verdict)}", *_noise(verdict.noise)])
+    unfelt = [f"note: {text}"] if (text := told(verdict.unfelt)) else []
+    return "\n  ".join([f"PASS {verdict.id}: {resumed}, {_difference(verdict)}", *_noise(verdict.noise), *unfelt])
 
 
 def _noise(noise: Noise | None) -> list[str]:

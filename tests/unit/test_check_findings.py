@@ -14,10 +14,12 @@ from harness.check import Case, Check, Part, Request
 from harness.check_command import _nothing_to_judge
 from harness.check_plan import AGAIN, DAMAGE, ERRORS, KILLS
 from harness.oracle.finding import fail, inconclusive
+from harness.oracle.unfelt import Unfelt
 from harness.oracle.verdict import Verdict
 from harness.report import junit as xml
 from harness.report import summary
 from harness.report.checked import check_document
+from harness.report.document import parse_document, to_text
 from harness.report.findings import findings
 from harness.scenario import job
 from harness.store import Baseline, RankLog
@@ -176,3 +178,17 @@ def test_what_a_save_breaks_for_good_is_what_a_kill_between_two_saves_shows(late
     explored = Part("crash points of s", exploration(judged("bad", BAD, 3), causes=(shown,)))
     assert len(findings(checked(kills, explored))) == num
     assert len(findings(checked(Part("SIGTERM", cases=kills.cases), explored))) == 2, "asked to end, it may have done otherwise"
+
+
+def test_what_nothing_has_felt_is_a_note_once_and_no_finding():
+    best = Unfelt("stopper.best", "counters", "=0x1.8p+0", "=inf")
+    seen = replace(GOOD, unfelt=(best, Unfelt("history", "counters", "0123", "=[]")))
+    check = checked(Part(KILLS, cases=(case("early", GOOD), case("late", seen))), Part("c", exploration(judged("x", seen))))
+    document = check_document(["harness", "check"], check)
+    assert (document.outcome, document.findings) == ("PASS", ())
+    assert [row["name"] for row in document.unfelt] == ["stopper.best", "history"]
+    note = "felt by no loss: stopper.best (1.5 in the uninterrupted run, inf after the load), history\n"
+    assert f"note:\n  changed during training, not restored by the load, {note}" in summary.text(document)
+    assert parse_document(to_text(document), Path("x")).unfelt == document.unfelt
+    silent = check_document(["harness", "check"], checked(Part(KILLS, cases=(case("early", GOOD),))))
+    assert (silent.notes, silent.unfelt) == ((), ())

@@ -12,14 +12,14 @@ from harness.case import Workbench
 from harness.causes import Cause, Judged
 from harness.check import Case, Check, Part, Parts, Request, worst
 from harness.check_command import _Shared
-from harness.check_plan import Job
+from harness.check_plan import OTHERWISE, Job
 from harness.crash_states import CrashState, Enumeration
 from harness.errors import UsageError
 from harness.explore import Exploration
 from harness.oracle.finding import fail
 from harness.oracle.verdict import Verdict
 from harness.report.exploration import check_json, check_text
-from harness.scenario import job
+from harness.scenario import Command, job
 from harness.store import Baseline
 from harness.trace import SaveWindow
 
@@ -177,3 +177,31 @@ def test_crash_points_leave_room_for_the_cases_of_other_kinds(tmp_path, left_s, 
     bench, end, say = Workbench(tmp_path, tmp_path, None), time.monotonic() + left_s, lambda _: None
     shared = _Shared(request, bench, tmp_path, 0.0, end, say, lambda *_: None, say, None, Job.of(Baseline(0, {})), 1.0)
     assert (shared._limit(0.4), shared._limit(0.4, 9)) == (alone, beside)
+
+
+def test_the_control_command_is_tried_before_any_save_is_attacked(tmp_path, monkeypatch):
+    workload = Command(
+        command=("{python}", "train.py", "{ckpt}"), probe=True, control_command=("{python}", "train.py", "--no-save")
+    )
+    request = Request(job().model_copy(update={"workload": workload}))
+    ran = []
+
+    class Watched(_Shared):
+        def _run(self, name, cases, *, split=True):
+            ran.append(name)
+            return [(planned, Case(planned.title, GOOD, tmp_path)) for planned in cases]
+
+        def _has_written(self):
+            return True
+
+        def _attacks(self, _ran):
+            ran.append("attacks")
+            yield from ()
+
+    monkeypatch.setattr("harness.check_command._nothing_to_judge", lambda *_: "")
+    monkeypatch.setattr("harness.check_command._never_resumed", lambda *_: False)
+    monkeypatch.setattr("harness.check_command._writes_to_tell", lambda *_: 0)
+    started = SimpleNamespace(baseline=None, golden=tmp_path)
+    watched = Watched(request, None, tmp_path, 0.0, None, None, None, None, started, Job.of(Baseline(0, {})), 1.0)
+    assert [part.name for part in watched.all()][-1] == OTHERWISE
+    assert ran == ["the control, kills between saves, SIGTERM", "the control command", "attacks"]

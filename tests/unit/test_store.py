@@ -122,6 +122,21 @@ def test_a_log_that_ends_without_a_line_end_is_read_to_its_end(log):
         (b'{"event": "resume"}', "rank-0.jsonl line 2 has no usable 'step' in its 'resume' record"),
         (b'{"event": "resume", "step": "4"}', "rank-0.jsonl line 2 has no usable 'step' in its 'resume' record"),
         (b'{"event": "resume", "step": true}', "rank-0.jsonl line 2 has no usable 'step' in its 'resume' record"),
+        *(
+            (
+                b'{"event": "state", "moment": "next", "digests": {}, "%s": %s}' % (name, value),
+                f"rank-0.jsonl line 2 has no usable '{name.decode()}' in its 'state' record",
+            )
+            for name, value in (
+                (b"averages", b"[]"),
+                (b"generators", b'{"a": 1}'),
+                (b"attributes", b'"x"'),
+                (b"values", b'{"a": true}'),
+                (b"parts", b'{"model": "x"}'),
+                (b"rounded", b'{"bfloat16": {"model": 1}}'),
+                (b"micro", b"-1"),
+            )
+        ),
         (b'{"event": "launched", "world_size": null}', "rank-0.jsonl line 2 has no usable 'world_size' in its 'launched' record"),
         (b'{"event": "exited", "code": 0}', "rank-0.jsonl line 2 has no usable 'rank' in its 'exited' record"),
         (b'{"event": "files", "files": {}}', "rank-0.jsonl line 2 has no usable 'moment' in its 'files' record"),

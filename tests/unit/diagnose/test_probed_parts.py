@@ -49,6 +49,14 @@ def test_parts_that_are_those_of_a_new_job():
     assert probed({**MOMENTS, **new}, new={"0:0.a.exp_avg": "else"}).names() == []
 
 
+def test_moments_that_a_new_job_does_not_have_yet_either_are_as_in_one():
+    kept = {name: text for name, text in MOMENTS.items() if not name.startswith("0:0.a.")}
+    found = probed(kept, new={"0:0.b.exp_avg": "zeros"})
+    assert found.names() == ["fresh"]
+    assert "as if they had been left out: optimizer.a.exp_avg, optimizer.a.exp_avg_sq (" in found.diagnosis().text
+    assert probed(kept, new={"0:0.a.exp_avg": "zeros"}).names() == []
+
+
 def test_a_set_of_moments_that_is_gone_is_named_once():
     names = "['exp_avg', 'exp_avg_sq']"
     kept = {name: text for name, text in MOMENTS.items() if not name.startswith("0:0.a.")}

@@ -6,7 +6,7 @@ import pytest
 from histories import SAVE_EVERY, STEPS, baseline, killed_and_resumed, only
 from test_foreign_jobs import foreign
 
-from harness.oracle.attributes import attributes, text_of
+from harness.oracle.attributes import EMPTY, attributes, names_in, text_of
 from harness.oracle.loss import loss
 
 
@@ -208,3 +208,36 @@ def test_saves_after_other_batches_are_felt(more, found):
     for record in run.attempts[1].ranks[0].of("save", moment="begin"):
         record.update(more, batch=record["batch"] - 1)
     assert [one.component for one in attributes(run, golden)] == found
+
+
+def test_a_list_that_is_empty_again_explains_nothing():
+    run, golden = watched_case()
+    load_of(run)["attributes"]["Stopper.patience"] = EMPTY
+    feel(run)
+    assert attributes(run, golden) == []
+
+
+@pytest.mark.parametrize("value", ["average of 0", EMPTY])
+def test_what_an_optimizer_keeps_beside_its_state_is_the_optimizers(value):
+    run, golden = watched_case()
+    for log in (*golden.ranks.values(), *run.attempts[1].ranks.values()):
+        for record in [r for r in log.of("state") if "averages" in r]:
+            record["averages"] = {"optimizer.0.momenta": record["averages"]["ema"]}
+    for record in [r for r in run.attempts[1].ranks[0].of("state") if "averages" in r]:
+        if value == EMPTY:
+            record["averages"], record["attributes"] = {}, {"optimizer.0.momenta": EMPTY}
+        else:
+            record["averages"]["optimizer.0.momenta"] = value
+    found = only(attributes(run, golden), "state-lost")
+    assert (found.component, found.rank, found.late) == ("optimizer", 0, False)
+    assert found.message.startswith("the tensors optimizer.0.momenta of rank 0 after the load")
+    assert names_in(found.message) == ["optimizer.0.momenta"]
+
+
+def test_a_load_in_the_middle_of_a_batch_is_compared_with_nothing():
+    run, golden = watched_case()
+    for rank in (0, 1):
+        load_of(run, rank)["attributes"]["Stopper.patience"] = "=0"
+        load_of(run, rank)["micro"] = 1
+    feel(run)
+    assert attributes(run, golden) == []

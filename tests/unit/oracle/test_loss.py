@@ -65,15 +65,30 @@ def test_every_attempt_is_compared_not_only_the_last():
 
 
 @pytest.mark.parametrize("word", ["nan", "inf", "-inf", None, "rubbish"])
-def test_what_is_no_number_equals_nothing(word):
+@pytest.mark.parametrize("side", ["resumed", "uninterrupted"])
+def test_what_is_no_number_equals_nothing(word, side):
     run, golden = killed_and_resumed(), baseline()
-    row(run, 1, 0, 18)["loss"] = word
-    for record in golden.ranks[0].records:
-        if record.get("batch") == 18:
-            record["loss"] = word
+    rows = [record for record in golden.ranks[0].records if record.get("batch") == 18]
+    for record in [row(run, 1, 0, 18)] if side == "resumed" else rows:
+        record["loss"] = word
     finding = only(loss(run, golden), "diverged")
     assert (finding.step, finding.rank) == (18, 0)
+    assert not math.isfinite(max_difference(run, golden))
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "-inf", None, "rubbish"])
+def test_a_loss_that_is_no_number_in_the_uninterrupted_run_either_cannot_be_compared(word):
+    run, golden = killed_and_resumed(), baseline()
+    for record in (row(run, 1, 0, 18), *(one for one in golden.ranks[0].records if one.get("batch") == 18)):
+        record["loss"] = word
+    finding = only(loss(run, golden), "not-comparable")
+    assert (finding.step, finding.rank, finding.attempt) == (18, 0, 1)
+    assert (
+        "the loss of batch 18 is no finite number, in the uninterrupted run as in attempt 1 (1 of 12 batches)" in finding.message
+    )
     assert math.isnan(max_difference(run, golden))
+    row(run, 1, 0, 20)["loss"] = "0x1p+9"
+    assert kinds(loss(run, golden)) == ["diverged", "not-comparable"]
 
 
 def test_a_batch_that_both_skip_for_the_same_reason_is_equal():

@@ -303,6 +303,15 @@ def test_what_took_the_place_of_the_last_one_may_be_deleted_before_anybody_has_r
     assert "last-good-lost" in kinds(retention(run, baseline()))
 
 
+@pytest.mark.parametrize(("expect", "found"), [("refuses", []), ("resumes", ["last-good-lost"])])
+def test_a_job_that_is_to_refuse_does_not_say_what_had_taken_the_place_of_the_last_one(tmp_path, expect, found):
+    run = replaced_unreported(tmp_path, attempt(1, 1, 0, path=tmp_path, resumed=None))
+    run = run_of(*run.attempts, case=run.plan.scenario.model_copy(update={"expect": expect}))
+    assert kinds(retention(run, baseline())) == found
+    end_files(run, 0).clear()
+    assert kinds(retention(run, baseline())) == ["last-good-lost"]
+
+
 def test_what_has_been_deleted_after_a_restart_that_began_anew_explains_nothing(tmp_path):
     anew = attempt(1, 1, 2, path=tmp_path, resumed=0)
     third = deleted(12, index=2, path=tmp_path, resumed=0, ended=True)

@@ -132,6 +132,7 @@ def test_json_is_the_entry_of_the_contract():
         "replay": "runs/case/plan.toml",
         "duration_s": 1.5,
         "noise": None,
+        "unfelt": [],
         "diagnosis": None,
     }
     json.dumps(verdict.to_json(), allow_nan=False)

@@ -208,6 +208,71 @@ def test_only_what_is_new_is_said_again():
     assert said(2, object()) == {"said().other": None}
 
 
+class Progress:
+    consumed = 3
+    limit: int = 9
+    rows: list[int] = []  # noqa: RUF012  as people write it
+
+    def method(self):
+        raise AssertionError("nothing of the trainer's is called")
+
+
+class Momentum(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+        self.momenta = [one.detach().clone() for group in self.param_groups for one in group["params"]]
+        self.calls = 2
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.BatchNorm1d(2, affine=False)
+
+
+def test_classes_that_hold_values_are_walked():
+    progress = Progress()
+    progress.limit = 5
+    seen = Attributes().look(Found())["attributes"]
+    mine = {name.rpartition("test_foreign_state.")[2].rpartition("().")[2]: value for name, value in seen.items()}
+    expected = {"Progress.consumed": "=3", "Progress.limit": "=9", "progress.consumed": "=3", "progress.limit": "=5"}
+    assert {name: mine.get(name) for name in expected} == expected
+    assert mine["Progress.rows"] == "=[]"
+    assert not [name for name in seen if "Counter." in name or "method" in name]
+
+
+def test_what_is_empty_is_said_and_an_empty_window_is_a_state_of_it():
+    seen = looked(rows=[], table={}, window=deque(maxlen=3), lasting=deque(), full=list(range(1000)))["attributes"]
+    assert [seen[name] for name in ("rows", "table", "lasting")] == ["=[]"] * 3
+    assert not seen["window"].startswith("=")
+    assert "full" not in seen
+
+
+def test_what_an_optimizer_of_the_trainers_own_keeps_is_walked(job):
+    model = job[0]
+    mine = Momentum(model.parameters())
+    seen = Attributes().look(Found())
+    number = next(n for n, one in enumerate(Found().optimizers) if one is mine)
+    assert f"optimizer.{number}.momenta" in seen["averages"]
+    assert seen["attributes"][f"optimizer.{number}.calls"] == "=2"
+    assert not [name for name in seen["attributes"] if "param_groups" in name or "defaults" in name]
+
+
+def test_statistics_of_a_module_without_parameters_are_walked(job):
+    loss, normal = Scaled(), torch.nn.BatchNorm1d(2, affine=False)
+    assert any(name.endswith("normal.running_mean") for name in Attributes().look(Found())["attributes"])
+    assert normal.training
+
+    def said():
+        found = Attributes().look(Found())["attributes"]
+        assert not [name for name in found if name.endswith((".seen", "norm.running_mean"))]  # those of what is trained
+        return next(value for name, value in found.items() if name.endswith("loss.inner.running_mean"))
+
+    before = said()
+    loss.inner.running_mean += 1
+    assert said() != before
+
+
 class Slotted:
     __slots__ = ("never", "tokens")
 

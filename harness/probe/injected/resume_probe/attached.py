@@ -85,10 +85,10 @@ def _hook_modules(observer: Observer) -> None:
         _quietly(observer.entered, module, args, lambda: _keywords(module))
 
     @_uncompiled
-    def after(module: torch.nn.Module, _args: Any, _output: Any) -> None:
+    def after(module: torch.nn.Module, _args: Any, output: Any) -> None:
         if is_compiling() or observer.waits:
             return
-        _quietly(observer.left, module)
+        _quietly(observer.left, module, output)
 
     hooks = _Hooks(before, after)
     _patch_module_compile(observer, hooks)
@@ -113,12 +113,14 @@ class _Hooks:
         _quietly(observer.entered, module, args, lambda: kwargs)
         for hooks, key, _ in hidden:
             hooks.pop(key, None)
+        output = None
         try:
-            return call(*args, **kwargs)
+            output = call(*args, **kwargs)
+            return output
         finally:
             for hooks, key, hook in hidden:
                 hooks[key] = hook
-            _quietly(observer.left, module)
+            _quietly(observer.left, module, output)
 
 
 _uncompiled(_Hooks.around)

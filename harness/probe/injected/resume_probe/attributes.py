@@ -35,6 +35,10 @@ _PLAIN = (bool, int, float, str, type(None))
 _MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 _SEQUENCES = (list, tuple, deque)
 _SETS = (set, frozenset)
+# Of a list or a mapping without entries: what has been gathered may be for people to read, what was lost of it is told apart.
+_EMPTY = "=[]"
+# What torch itself keeps in an optimizer, and in no state dict or in it.
+_OF_OPTIMIZERS = ("state", "param_groups", "defaults")
 # Of torch's own objects only these count something that no state dict has.
 _OF_TORCH = ("torch.utils.data",)
 
@@ -68,6 +72,8 @@ class Attributes:
             `attributes`: name → value or digest of everything else.
         """
         walk = _Walk(self, found)
+        for number, optimizer in enumerate(found.optimizers):
+            walk.optimizer(f"optimizer.{number}", optimizer)
         for name, value in self._variables():
             walk.visit(name, value, 0)
         for number, root in enumerate(found.roots):
@@ -132,6 +138,19 @@ class Attributes:
         module = sys.modules.get(kind.__module__)
         return module is not None and not kind.__module__.startswith(("numpy", "resume_probe"))
 
+    def is_own(self, kind: type) -> bool:
+        """Whether a class was written by the trainer."""
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        return type(file) is str and self._is_ours(file)
+
+    def defaults(self, kind: type) -> dict[str, Any]:
+        """The plain values that the trainer's own classes hold for an object until it has got its own."""
+        found: dict[str, Any] = {}
+        for one in reversed(kind.__mro__):
+            if self.is_own(one):
+                found.update((key, value) for key, value in list(vars(one).items()) if type(value) in _PLAIN and key[:2] != "__")
+        return found
+
     def of_tensor(self, tensor: torch.Tensor) -> str:
         """Its digest; read again only where torch has counted a change."""
         if hasattr(tensor, "to_local"):
@@ -159,6 +178,7 @@ class _Walk:
         self._known = {id(one) for one in known}
         self._places = {one.data_ptr() for one in known if not hasattr(one, "to_local") and one.numel()}
         self._shapes = found.shapes()
+        self._trains = found.trains
 
     def visit(self, name: str, value: Any, depth: int) -> None:
         """Writes down what stands there, and goes on to what it holds."""
@@ -179,6 +199,8 @@ class _Walk:
             self._container(name, value, list(value.items()), depth)
         elif kind in _SEQUENCES:
             self._container(name, value, list(enumerate(value)) if len(value) <= _MOST_ITEMS else [], depth)
+        elif issubclass(kind, type):
+            self._class(name, value, depth)
         elif (state := _generator_state(value, kind)) is not None:
             self.generators[name] = digests.digest(state)
         else:
@@ -211,21 +233,45 @@ class _Walk:
             if key.isidentifier():
                 self.visit(f"{name}().{key}", one, depth + 1)
 
+    def optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        """What an optimizer that is not torch's keeps beside its state, such as momenta in a list of its own."""
+        if type(optimizer).__module__.startswith("torch."):
+            return
+        for key, one in list(optimizer.__dict__.items()):
+            if key not in _OF_OPTIMIZERS and not key.startswith("_"):
+                self.visit(f"{name}.{key}", one, 1)
+
+    def _class(self, name: str, value: type, depth: int) -> None:
+        """What a class of the trainer's own holds by itself, as one that is used as a name space does."""
+        if depth >= _DEEPEST or id(value) in self._seen or not self._of.is_own(value):
+            return
+        self._seen.add(id(value))
+        for key, one in list(vars(value).items()):
+            if not key.startswith("__") and not issubclass(type(one), (type, types.FunctionType)):
+                self.visit(f"{name}.{key}", one, depth + 1)
+
     def _object(self, name: str, value: Any, kind: type, depth: int) -> None:
         if depth >= _DEEPEST or len(self._seen) >= _MOST_OBJECTS or id(value) in self._seen:
             return
+        of_module = issubclass(kind, torch.nn.Module)
+        if of_module and not self._trains(value):
+            # A loss with running statistics has no parameters, so that no optimizer leads to it.
+            for key, one in torch.nn.Module.named_buffers(value):
+                self.visit(f"{name}.{key}", one, depth + 1)
         if issubclass(kind, (type, types.FunctionType, types.ModuleType, torch.optim.Optimizer)) or not self._of.owns(kind):
             return
         self._seen.add(id(value))
-        facts = _slots(value, kind)
+        facts = {**self._of.defaults(kind), **_slots(value, kind)}
         with contextlib.suppress(AttributeError):
             facts |= object.__getattribute__(value, "__dict__")
-        of_module = issubclass(kind, torch.nn.Module)
         for key, one in list(facts.items()):
             if not (of_module and (key.startswith("_") or key == "training")):
                 self.visit(f"{name}.{key}", one, depth + 1)
 
     def _container(self, name: str, value: Any, items: list[tuple[Any, Any]], depth: int) -> None:
+        if not value:
+            # An empty window, over which something is worked out, is one of its states.
+            self.attributes[name] = digests.digest([]) if type(value) is deque and value.maxlen else _EMPTY
         if id(value) in self._seen or not 0 < len(items) <= _MOST_ITEMS or depth >= _DEEPEST:
             return
         self._seen.add(id(value))

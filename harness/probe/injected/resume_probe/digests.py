@@ -103,15 +103,20 @@ def rows(values: Iterable[object], most: int = 256) -> list[int]:
 
     One number for all of it where there are more rows than `most`. Of long rows pieces are read.
     """
-    tensors = [local(tensor) for tensor in _tensors(values, 0)]
-    sized = [tensor for tensor in tensors if tensor.dim() > 0]
+    found = [local(tensor) for tensor in tensors(values)]
+    sized = [tensor for tensor in found if tensor.dim() > 0]
     if not sized:
-        return [_number_of([(_view(tensor), 0, tensor.element_size()) for tensor in tensors])] if tensors else []
+        return [_number_of([(_view(tensor), 0, tensor.element_size()) for tensor in found])] if found else []
     count = sized[0].shape[0]
     if count > most or count == 0:
         return [_number_of([(view, 0, len(view)) for view in map(_view, sized)])]
     parts = [(view, len(view) // count) for tensor in sized if tensor.shape[0] == count and len(view := _view(tensor))]
     return [_number_of([(view, row * size, size) for view, size in parts]) for row in range(count)]
+
+
+def tensors(values: Iterable[object]) -> Iterable[torch.Tensor]:
+    """Those among the arguments of a call, or in containers among them."""
+    return _tensors(list(values), 0)
 
 
 def _view(tensor: torch.Tensor) -> memoryview:

@@ -33,6 +33,7 @@ from .flip import VARIABLE as FLIP_VARIABLE
 from .flip import flip_after, flip_last_bits
 from .found import Found
 from .golden import Golden, Unfinished, read_earlier, read_golden
+from .inputs import Inputs
 from .log import Log, hex_of
 from .saves import Saves
 from .whole import whole
@@ -90,8 +91,7 @@ class Observer:
         self._step = 0
         self._losses: list[torch.Tensor] = []
         self._scaled: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
-        self._samples: list[int] = []
-        self._others: list[int] = []  # of modules that are not in training mode
+        self._inputs = Inputs()
         self._looked = -1  # the batch before which it was looked around last
         self._dirty = False  # a save has happened since the state was last written down
         self._saved_at = (0, 0)
@@ -126,25 +126,22 @@ class Observer:
             return
         self._forward(module, args, kwargs)
 
-    def left(self, module: torch.nn.Module) -> None:
+    def left(self, module: torch.nn.Module, output: object) -> None:
         """After it, or when it has raised."""
         if self._inside is not None and self._inside() in (module, None):
             self._inside = None
+            self._made(output)
+
+    @_careful
+    def _made(self, output: object) -> None:
+        self._inputs.made(output)
 
     @_careful
     def _forward(self, module: torch.nn.Module, args: Any, kwargs: Callable[[], Any]) -> None:
         if self._thread not in (0, threading.get_ident()) or not self._trains(module) or _is_traced():
             return
         self._inside = weakref.ref(module)
-        try:
-            taken = digests.rows([args, kwargs()])
-        except (RuntimeError, TypeError, ValueError):
-            taken = []  # inputs without memory that could be read
-        if module.training:
-            self._samples += taken
-        else:
-            self._others += taken
-        self._before_batch(taken)
+        self._before_batch(self._inputs.given([args, kwargs()], training=module.training))
 
     def _trains(self, module: torch.nn.Module) -> bool:
         if self._found is not None and self._found.trains(module):
@@ -204,7 +201,7 @@ class Observer:
             return None
         self._inside = None
         if not self._losses and not self.repeats:
-            self._before_batch(self._samples)  # nobody called a module
+            self._before_batch(self._inputs.samples)  # nobody called a module
         factor = self._fault_factor()
         if not self.repeats:
             weights += [None] * (len(several) - len(weights))
@@ -289,7 +286,7 @@ class Observer:
         if unfinished.micro:
             # The rest of a batch that was saved in its middle: its losses and samples go on from there.
             self._losses = [torch.tensor(value, dtype=torch.float64) for value in unfinished.losses]
-            self._samples = [*unfinished.samples, *self._samples]
+            self._inputs.samples = [*unfinished.samples, *self._inputs.samples]
             state = {"micro": unfinished.micro, **state, "digests": {**found, **self._pending()}}
         self.log.write("state", moment="load", step=self._step, **state)
         self._saved_at = (self._batch, self._step)
@@ -326,8 +323,8 @@ class Observer:
         self._step += tag == "STEP"
         self._saves.batch_done()
         values, micro_batches = [float(one) for one in self._losses], len(self._losses)
-        samples = self._samples or self._others
-        self._losses, self._samples, self._others, self._inside = [], [], [], None
+        samples = self._inputs.taken()
+        self._losses, self._inside = [], None
         value = hex_of(math.fsum(values) if all(map(math.isfinite, values)) else sum(values))
         scalers = [one for one in (self._found.scalers if self._found else []) if one.is_enabled()]
         self.log.write(
@@ -373,7 +370,7 @@ class Observer:
         state = self._state(all_of_it=True, attributes=False)
         if micro:
             losses = [hex_of(float(one)) for one in self._losses]
-            state = {"micro": micro, "losses": losses, "samples": list(self._samples), **state}
+            state = {"micro": micro, "losses": losses, "samples": list(self._inputs.samples), **state}
             state["digests"] |= self._pending()
         self.log.write("state", moment="saving", step=self._step, **state)
 
