@@ -335,7 +335,13 @@ def noisy_components(first: dict[int, RankLog], second: dict[int, RankLog]) -> f
         for one, other in zip(first[rank].of("state"), second[rank].of("state"), strict=False):
             for field, start in _NOISY.items():
                 a, b = one.get(field) or {}, other.get(field) or {}
-                found |= {start + name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
+                differ = {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
+                # What is gone in one of them, as variables are at the end of a process of another kind, is compared by nobody.
+                if field == "attributes":
+                    differ -= {name for name in differ for values in (a, b) if values.get(name, "") is None}
+                elif field != "digests":
+                    differ &= a.keys() & b.keys()
+                found |= {start + name for name in differ}
     return frozenset(found)
 
 

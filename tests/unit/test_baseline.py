@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.baseline import cache_key, first_difference, golden_scenario, not_rising, other_number
+from harness.baseline import cache_key, first_difference, golden_scenario, noisy_components, not_rising, other_number
 from harness.scenario import Command, Reference, Scenario
 from harness.store import RankLog
 
@@ -146,3 +146,18 @@ def test_lines_that_count_upwards_are_right_and_nothing_is_asked_of_what_the_pro
     assert not_rising(Command(command=("x",), loss_log="-", loss_regex="y"), spoken(10, 20)) == ""
     assert not_rising(Command(command=("x",), probe=True), spoken(1, 1)) == ""
     assert not_rising(Reference(), spoken(1, 1)) == ""
+
+
+def test_what_is_gone_at_the_end_of_one_of_two_runs_is_no_noise():
+    def log(**last):
+        first = {"averages": {"ema": "a"}, "generators": {"own": "a"}, "attributes": {"trainer.step": "=1", "time": "=1"}}
+        records = [{"event": "state", "moment": "next", "digests": {}, **first}]
+        records.append({"event": "state", "moment": "end", "digests": {"rng.torch": "a"}, **last})
+        return {0: RankLog(0, records)}
+
+    whole = log(averages={"ema": "b"}, generators={"own": "b"}, attributes={"trainer.step": "=2", "time": "=2"})
+    assert (
+        noisy_components(whole, log(averages={}, generators={}, attributes={"trainer.step": None, "time": None})) == frozenset()
+    )
+    other = log(averages={"ema": "c"}, generators={"own": "c"}, attributes={"time": "=3"})
+    assert noisy_components(whole, other) == {"averages.ema", "generators.own", "attributes.time", "attributes.trainer.step"}
