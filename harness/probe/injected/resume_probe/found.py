@@ -115,11 +115,10 @@ class Found:
 
 
 def _living() -> tuple[list[torch.nn.Module], list[Optimizer], list[Any], list[Any]]:
-    """Modules, optimizers, schedulers and scalers among the living objects.
+    """Modules, optimizers, schedulers and scalers among the objects that nobody has collected.
 
-    A job that is garbage is none: an optimizer and its scheduler hold each other until somebody collects.
+    Nothing is collected for this: at the end of a program that had nothing left to do, its job is garbage, and is looked for.
     """
-    gc.collect()
     found: tuple[list[Any], list[Any], list[Any], list[Any]] = ([], [], [], [])
     # Each class is asked once: a job's heap has millions of objects, of few classes.
     lists: dict[type, list[Any] | None] = {}
