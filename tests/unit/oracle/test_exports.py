@@ -6,7 +6,7 @@ import pytest
 from histories import STEPS, attempt, baseline, foreign_workload, run_of, scenario
 
 from harness.oracle.exports import exported, sort_of
-from harness.oracle.history import History
+from harness.oracle.history import History, lost_files
 from harness.oracle.integrity import integrity
 from harness.oracle.progress import progress
 from harness.oracle.retention import retention
@@ -133,3 +133,14 @@ def test_of_a_checkpoint_in_two_files_both_are_owed(tmp_path):
     assert (standing.name, standing.batch, set(standing.files)) == ("best.pt", 12, {"best.pt"})
     first = History(both_at_once(tmp_path)).commits[0][1]
     assert (first.name, first.batch, first.tops) == ("best.pt", 8, {"best.pt", "last.pt"})
+
+
+def test_of_a_checkpoint_under_two_names_one_is_enough(tmp_path):
+    """Lightning writes the same bytes under a name with the step and as `last`, and writes the second again at the end."""
+    run = both_at_once(tmp_path, left="zz", resumed=0)
+    commit = History(run).commits[0][1]
+    left = run.attempts[0].files("end")
+    left.update({"best.pt": (1200, "b8")})
+    assert lost_files(commit, run.attempts[0], "end") == []
+    left.update({"best.pt": (1200, "b12")})
+    assert lost_files(commit, run.attempts[0], "end") == ["best.pt", "last.pt"]
