@@ -410,7 +410,7 @@ def _committing_target(run: Run, record: Record) -> str | None:
 def lost_files(commit: Commit, attempt: AttemptRun, moment: str) -> list[str]:
     """The files of a commit that no longer hold it byte for byte at the `begin` or `end` of an attempt; they may have grown.
 
-    None where it was saved under several names and stands whole under one of them: they may be copies, as `last` is of the newest.
+    None where it was saved under several names and stands whole under one of them: they may be copies, as `last` often is.
     """
     files, heads = attempt.files(moment), attempt.heads(moment)
     if commit.files is None or files is None:

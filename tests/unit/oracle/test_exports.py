@@ -139,7 +139,7 @@ def test_of_a_checkpoint_under_two_names_one_is_enough(tmp_path):
     """Lightning writes the same bytes under a name with the step and as `last`, and writes the second again at the end."""
     run = both_at_once(tmp_path, left="zz", resumed=0)
     commit = History(run).commits[0][1]
-    left = run.attempts[0].files("end")
+    left = run.attempts[0].of("files", moment="end")[0]["files"]
     left.update({"best.pt": (1200, "b8")})
     assert lost_files(commit, run.attempts[0], "end") == []
     left.update({"best.pt": (1200, "b12")})
