@@ -6,6 +6,7 @@ import gc
 import importlib
 import random
 import sys
+import weakref
 from collections import Counter, deque
 from pathlib import Path
 
@@ -362,3 +363,25 @@ def test_what_trains_comes_before_the_variables_of_other_modules(tmp_path, monke
     finally:
         for name in names:
             del sys.modules[name]
+
+
+@pytest.mark.usefixtures("job")
+def test_a_variable_that_a_function_deletes_is_gone_although_it_was_looked_at():
+    """A wrapped model that is still held makes the end of its process group wait for itself."""
+    seen = []
+
+    def train():
+        model = Stopper()
+        there = weakref.ref(model)
+        seen.extend(Attributes().look(Found())["attributes"])
+        del model
+        return there()
+
+    def asks():
+        kept, first = locals(), 1
+        Attributes().look(Found())
+        return kept, first
+
+    assert train() is None
+    assert "train().model.patience" in seen
+    assert asks()[0]["first"] == 1

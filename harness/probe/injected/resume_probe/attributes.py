@@ -8,6 +8,7 @@ Does not see: what is held by threads, by objects of extension types, or deeper 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import random
 import sys
@@ -26,6 +27,8 @@ from .found import Found
 
 _DEEPEST, _MOST_OBJECTS, _MOST_ITEMS = 5, 600, 256
 _MOST_TEXT = 40
+# In whose code these stand, that holds the very mapping in which a frame tells its variables.
+_READS_LOCALS = {"locals", "vars", "f_locals", "eval", "exec", "dir"}
 # A tensor that is no copy of the parameters is read only where it is small: data sets are in variables, too.
 _MOST_BYTES = 1 << 22
 # Of an array nobody counts the changes: it is read each time.
@@ -104,7 +107,7 @@ class Attributes:
         for frame in reversed(frames):
             if frame.f_code.co_name == "<module>":
                 continue
-            for name, value in list(frame.f_locals.items()):
+            for name, value in _locals_of(frame):
                 if name.isidentifier():  # those of comprehensions, and of tools that rewrite code, are not
                     yield f"{frame.f_code.co_name}().{name}", value
 
@@ -298,6 +301,20 @@ class _Walk:
         if tensor.numel() * tensor.element_size() > _MOST_BYTES or hasattr(tensor, "to_local"):
             return None
         return self._of.of_tensor(tensor)
+
+
+def _locals_of(frame: types.FrameType) -> list[tuple[str, Any]]:
+    """The variables of a function that is being run, of which nothing is kept alive.
+
+    Before Python 3.13 the mapping that tells them stays with the frame, and holds what the function has deleted since: a wrapped
+    model that is deleted so that the end of its process group need not wait for it. Who asks for the mapping by itself keeps it.
+    """
+    variables = frame.f_locals
+    found = list(variables.items())
+    code = frame.f_code
+    if sys.version_info < (3, 13) and code.co_flags & inspect.CO_OPTIMIZED and not _READS_LOCALS & {*code.co_names}:
+        variables.clear()
+    return found
 
 
 def _slots(value: Any, kind: type) -> dict[str, Any]:
