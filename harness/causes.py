@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.checkpoint_files import top_level
 from harness.crash import Change
 from harness.crash_sample import Look, Whole, look_of
 from harness.crash_states import CrashState, Cut
@@ -203,13 +204,9 @@ def _is_of_place(cause: Cause, state: CrashState) -> bool:
     """
     if not state.lost or not any(owed == state.owed for _, owed in cause.looks):
         return False
-    made = {_top(first.path) for first, _ in cause.gaps if first is not None and first.operation in _MAKES}
+    made = {top_level(first.path) for first, _ in cause.gaps if first is not None and first.operation in _MAKES}
     lost = [change.operation for change in state.lost]
-    return all(op is not None and op.operation in _MAKES and _top(op.path) in made for op in lost)
-
-
-def _top(path: str) -> str:
-    return path.split("/", 1)[0]
+    return all(op is not None and op.operation in _MAKES and top_level(op.path) in made for op in lost)
 
 
 def _with_looks(cause: Cause, statement: _Statement, whole: Whole) -> Cause:
