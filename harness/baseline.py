@@ -58,7 +58,7 @@ _COMPARED = (
     "checkpoint",
 )
 # Field of a `state` record → what stands before its names among the noise.
-_NOISY = {"digests": "", "averages": "averages.", "generators": "generators.", "attributes": "attributes."}
+_NOISY = {"digests": "", **{field: f"{field}." for field in ("averages", "generators", "modes", "attributes")}}
 # Nothing is done to an uninterrupted run, so a slow one says only that the machine is busy: it is waited for three times as long
 # as for an attempt, where that is not longer than this.
 _PATIENCE, _PATIENT_S = 3, 270.0

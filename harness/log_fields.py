@@ -109,6 +109,7 @@ _ALLOWED: dict[str, dict[str, Check]] = {
         "values": _numbers,
         "averages": _texts,
         "generators": _texts,
+        "modes": _texts,
         "attributes": _said,
         "parts": _nested,
         "rounded": _nested,

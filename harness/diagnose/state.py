@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from harness.diagnose.evidence import Digests, Evidence
-from harness.oracle.attributes import held, names_in, text_of
+from harness.oracle.attributes import MODES, held, names_in, text_of
 from harness.oracle.diagnosis import Pattern
 from harness.oracle.finding import numbers_text
 from harness.oracle.state import ABSENT
@@ -65,7 +65,7 @@ def begun_anew(evidence: Evidence) -> list[Pattern]:
     for cause in evidence.causes:
         log = evidence.baseline.ranks.get(cause.rank or 0)
         first = next(held(log), None) if log is not None else None
-        if cause.oracle != "attributes" or cause.late or first is None or first.batch:
+        if cause.oracle != "attributes" or cause.component == MODES or cause.late or first is None or first.batch:
             continue
         new = {name: text_of(value) for values in first.values.values() for name, value in values.items()}
         names = [name for name in sorted(new) if new[name] == cause.found and name in names_in(cause.message)]
@@ -75,6 +75,24 @@ def begun_anew(evidence: Evidence) -> list[Pattern]:
                 _pattern("fresh", cause.component, text, f"{cause.found[:_DIGITS]} instead of {cause.expected[:_DIGITS]}")
             )
     return found
+
+
+def other_mode(evidence: Evidence) -> list[Pattern]:
+    """`train-mode`, `requires-grad`: the model's numbers are right, and it is not trained as it was."""
+    found: dict[str, Pattern] = {}
+    for cause in evidence.causes:
+        if cause.component != MODES or cause.late:
+            continue
+        seen = f"{cause.found} instead of {cause.expected}"
+        for name in names_in(cause.message):
+            if name.endswith(".training"):
+                text = "modules are in another mode (train or eval) than they were: dropout and normalisation do other things"
+                found.setdefault("train-mode", _pattern("train-mode", cause.component, text, f"{name}: {seen}"))
+            else:
+                text = "other parameters require a gradient than did: what was trained is frozen, or the other way round"
+                found.setdefault("requires-grad", _pattern("requires-grad", cause.component, text, f"{name}: {seen}"))
+            seen = "differs too"
+    return list(found.values())
 
 
 def missing(evidence: Evidence) -> list[Pattern]:
@@ -311,6 +329,7 @@ def _pattern(name: str, component: str, text: str, evidence: str) -> Pattern:
 PATTERNS: tuple[Callable[[Evidence], list[Pattern]], ...] = (
     fresh,
     begun_anew,
+    other_mode,
     missing,
     other_save,
     other_rank,

@@ -25,7 +25,10 @@ from harness.oracle.state import is_probed, same_bits
 from harness.store import AttemptRun, Baseline, RankLog, Run
 
 _ORACLE = "attributes"
-COMPONENTS = {"averages": "ema", "generators": "rng.generators", "attributes": "counters"}
+# Train or eval mode, and which parameters are trained.
+MODES = "model.modes"
+# Field of a `state` record → component.
+COMPONENTS = {"averages": "ema", "generators": "rng.generators", "modes": MODES, "attributes": "counters"}
 _NAMED = 3
 _MOVES = 0.5
 AVERAGE, OF_OPTIMIZER = "the average ", "the tensors "
@@ -134,7 +137,7 @@ def _moving(golden: list[Held]) -> set[str]:
 
 def _counts(field: str, value: str) -> bool:
     """Whether it matters though it stands still in the uninterrupted run: a plain value is a setting then, such as a start."""
-    return field == "generators" or (field == "attributes" and not value.startswith("="))
+    return field in ("generators", "modes") or (field == "attributes" and not value.startswith("="))
 
 
 def num_values(golden: list[Held], field: str) -> dict[str, int]:
@@ -175,7 +178,7 @@ def held(log: RankLog, start: int = 0, only: set[tuple[int, str]] | None = None)
                     plain[name] = value
             if only is not None and (batch, record["moment"]) not in only:
                 continue
-            others = {field: dict(record.get(field) or {}) for field in ("averages", "generators")}
+            others = {field: dict(record.get(field) or {}) for field in COMPONENTS if field != "attributes"}
             # One that is made anew has no tensors yet.
             others["averages"].update((name, value) for name, value in plain.items() if value == EMPTY)
             others["rng"] = {name: text for name, text in record["digests"].items() if name.startswith("rng")}

@@ -17,6 +17,7 @@ than the baseline's, the load with the save, and what no rounding enters with th
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from harness.oracle.data import data
@@ -372,6 +373,11 @@ def _lost(attempt: AttemptRun, resume: Resume, component: str, before: str | Non
         expected=expected,
         found=found,
     )
+
+
+def is_digest(value: str) -> bool:
+    """Whether it is no value that people can read."""
+    return value == ABSENT or re.fullmatch(r"[0-9a-f]{24,}", value) is not None
 
 
 def short(digest: str) -> str:

@@ -13,7 +13,7 @@ from harness.oracle.control import UNENDED
 from harness.oracle.finding import Finding
 from harness.oracle.history import parse_quietly
 from harness.oracle.noise import Noise
-from harness.oracle.state import BEFORE_SAVE, IN_BASELINE, short
+from harness.oracle.state import BEFORE_SAVE, IN_BASELINE, is_digest, short
 from harness.oracle.unfelt import told
 from harness.oracle.verdict import FiredFault, Verdict, likely_causes
 
@@ -143,8 +143,11 @@ def _lost(causes: list[Finding]) -> list[str]:
     for (component, where), findings in groups.items():
         first = findings[0]
         ranks = ", ".join(str(finding.rank) for finding in findings)
-        digests = f"digest {short(first.expected)} {where}, {short(first.found)} after the load"
-        lines.append(f"lost: {component} ({digests}), rank{'s' * (len(findings) > 1)} {ranks}")
+        if is_digest(first.expected):
+            values = f"digest {short(first.expected)} {where}, {short(first.found)} after the load"
+        else:
+            values = f"{first.expected} {where}, {first.found} after the load"
+        lines.append(f"lost: {component} ({values}), rank{'s' * (len(findings) > 1)} {ranks}")
     hidden = len(lines) - _SHOWN_LOST
     return [*lines[:_SHOWN_LOST], f"lost: {hidden} more components"] if hidden > 0 else lines
 

@@ -4,12 +4,13 @@ Prints one table: crash points that were tried, distinct defects that were named
 the interpreter that runs this (`pip install ckpt-chaos`, and the extra `trainers`). It takes some minutes; CI does not run it.
 
 What is counted: for ckpt-chaos, one verdict per kill point and mode that its `run` prints, and as a defect each different verdict
-that is no PASS (it names no causes). For the harness, one verdict per crash state that was judged, and as a defect each cause.
+that is no PASS (it names no causes). For the harness, one verdict per crash state that was judged, and as a defect each finding.
 """
 
 from __future__ import annotations
 
 import collections
+import importlib.util
 import json
 import os
 import subprocess
@@ -55,12 +56,14 @@ def ours(script, folder):
     seconds, _ = run([*harness, "--", sys.executable, *script, "{ckpt}"], folder)
     found = json.loads(out.read_text())
     parts = [part for part in found["coverage"] if "crash_points" in part]
-    causes = [f"{cause['kind']}: {cause['text'][:100]}" for cause in found["causes"]]
+    causes = [f"{finding['kind']}: {finding['text'][:100]}" for finding in found["findings"]]
     judged = sum(part["judged"] for part in parts)
     return sum(part["crash_points"] for part in parts), judged, causes, seconds
 
 
 def main():
+    if importlib.util.find_spec("ckpt_chaos") is None:
+        sys.exit(f"ckpt-chaos is not installed for {sys.executable}: there is nothing to compare with. pip install ckpt-chaos")
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     print(f"{'script':<24} {'tool':<12} {'crash points':>12} {'verdicts':>9} {'defects':>8} {'verdicts/min':>13}")
     named = []

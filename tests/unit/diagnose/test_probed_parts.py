@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from test_patterns import Case
 
 from harness.plan import make_plan
@@ -97,6 +98,27 @@ def test_a_variable_that_begins_anew_is_named_with_its_values():
         "the variable patience has the value of a new job, as if it had been left out (0 instead of 4)" in diagnosis.text.lower()
     )
     assert diagnosis.lost == ("save", "load")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "pattern", "words"),
+    [
+        ("model.0.training", "=False", "train-mode", "dropout and normalisation do other things"),
+        ("model.0.requires_grad", "=False of 0.weight", "requires-grad", "what was trained is frozen"),
+    ],
+)
+def test_another_mode_of_the_model_is_told(name, value, pattern, words):
+    found = with_variables("=4")
+    for log in found.golden.ranks.values():
+        for record in log.of("state"):
+            record["modes"] = {name: "=True"}
+    for log in found.run.attempts[1].ranks.values():
+        for record in log.of("state", moment="load"):
+            record["modes"] = {name: value}
+    diagnosis = found.diagnosis()
+    assert [(one.name, one.component) for one in diagnosis.patterns] == [(pattern, "model.modes")]
+    assert words in diagnosis.text
+    assert f"{name}: {value[1:]} instead of True" in diagnosis.patterns[0].evidence
 
 
 def test_a_variable_that_is_wrong_otherwise_or_later_does_not_begin_anew():

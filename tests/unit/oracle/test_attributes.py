@@ -15,6 +15,7 @@ def said_of(batch):
     return {
         "averages": {"ema": f"average of {batch}"},
         "generators": {"shuffler": f"drawn {batch}"},
+        "modes": {"model.0.training": "=True", "model.0.requires_grad": f"={batch >= 6}"},
         "attributes": {"Stopper.patience": f"={batch // 3}", "start": "=0", "data": "0123"},
     }
 
@@ -131,6 +132,8 @@ def test_a_copy_of_the_weights_that_stands_still_may_be_another():
         ("attributes", "Stopper.patience", "=0", "counters", ("4", "0")),
         ("generators", "shuffler", "drawn 0", "rng.generators", ("drawn 12", "drawn 0")),
         ("attributes", "data", "4567", "counters", ("0123", "4567")),
+        ("modes", "model.0.training", "=False", "model.modes", ("True", "False")),
+        ("modes", "model.0.requires_grad", "=False of body.weight", "model.modes", ("True", "False of body.weight")),
     ],
 )
 def test_what_may_begin_anew_is_a_cause_where_something_is_felt(field, name, value, component, texts):

@@ -319,6 +319,26 @@ def begun(closed=False):
     return batches
 
 
+def test_modes_of_models_are_told():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5), torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    number = Found().roots.index(model)
+    walker = Attributes()
+
+    def told(what):
+        return walker.look(Found())["modes"].get(f"model.{number}.{what}")
+
+    assert (told("training"), told("requires_grad")) == ("=True", "=True")
+    model[1].eval()
+    model[0].requires_grad_(False)
+    assert (told("training"), told("requires_grad")) == ("=False of 1", "=False of 0.bias, 0.weight")
+    model.eval()
+    assert told("training") == "=False"
+    with torch.no_grad():
+        assert told("training") is None
+    del optimizer
+
+
 def test_what_is_kept_in_slots_closures_generators_sets_and_numpy_is_walked():
     seen = looked(
         state=Finer(),

@@ -72,7 +72,8 @@ class Attributes:
 
         Returns:
             `averages`: name → digest, of sets of tensors shaped like the parameters; `generators`: name → digest of their state;
-            `attributes`: name → value or digest of everything else.
+            `modes`: which modules are in train mode, which parameters are trained; `attributes`: name → value or digest of
+            everything else.
         """
         walk = _Walk(self, found)
         for number, optimizer in enumerate(found.optimizers):
@@ -86,7 +87,7 @@ class Attributes:
         # Last: a repository has hundreds of modules, and what they hold must not take the place of what trains.
         for name, value in self._of_other_modules():
             walk.visit(name, value, 0)
-        return {"averages": walk.averages, "generators": walk.generators, "attributes": walk.attributes}
+        return {"averages": walk.averages, "generators": walk.generators, "modes": _modes(found), "attributes": walk.attributes}
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         """Of the trainer's functions that are being run, the outermost first, and of its modules."""
@@ -301,6 +302,25 @@ class _Walk:
         if tensor.numel() * tensor.element_size() > _MOST_BYTES or hasattr(tensor, "to_local"):
             return None
         return self._of.of_tensor(tensor)
+
+
+def _modes(found: Found) -> dict[str, str]:
+    """Of each model, which of its modules are in train mode and which of its parameters require a gradient."""
+    said: dict[str, str] = {}
+    for number, root in enumerate(found.roots):
+        said[f"model.{number}.requires_grad"] = _flags({name: one.requires_grad for name, one in root.named_parameters()})
+        if torch.is_grad_enabled():  # else it is being validated: what is trained next may be set anew
+            said[f"model.{number}.training"] = _flags({name: one.training for name, one in root.named_modules()})
+    return said
+
+
+def _flags(several: dict[str, bool]) -> str:
+    """One value where all agree; else whose is False, or a digest and how many there are."""
+    off = sorted(plain_name(name) for name, value in several.items() if not value)
+    if len(off) in (0, len(several)):
+        return f"={not off}"
+    text = f"=False of {', '.join(off)}"
+    return text if len(text) <= _MOST_TEXT else f"=False of {len(off)} of {len(several)} ({digests.digest(off)[:8]})"
 
 
 def _locals_of(frame: types.FrameType) -> list[tuple[str, Any]]:
