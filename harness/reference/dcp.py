@@ -26,7 +26,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_state_dict,
@@ -42,6 +41,7 @@ from harness.reference.atomic import fsync_directory
 from harness.reference.comm import raise_together
 from harness.reference.config import TrainConfig
 from harness.reference.dcp_metadata import METADATA_NAME, CarefulReader, check_metadata, check_tensors
+from harness.reference.dcp_writer import make_writer
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch, one_line
 from harness.reference.formats import CheckpointHeader
@@ -107,7 +107,7 @@ def write_files(training: Training, path: Path) -> list[ShardRecord]:
     Raises:
         CheckpointError: DCP failed on some rank; the text names rank and system error.
     """
-    writer = FileSystemWriter(path, thread_count=1)
+    writer = make_writer(path)
     try:
         with quiet_without_group():
             save(build_state(training), storage_writer=writer, no_dist=not dist.is_initialized())
