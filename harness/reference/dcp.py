@@ -41,7 +41,7 @@ from harness.reference.atomic import fsync_directory
 from harness.reference.comm import raise_together
 from harness.reference.config import TrainConfig
 from harness.reference.dcp_metadata import METADATA_NAME, CarefulReader, check_metadata, check_tensors
-from harness.reference.dcp_writer import make_writer
+from harness.reference.dcp_writer import PlainWriter
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError, mismatch, one_line
 from harness.reference.formats import CheckpointHeader
@@ -107,7 +107,7 @@ def write_files(training: Training, path: Path) -> list[ShardRecord]:
     Raises:
         CheckpointError: DCP failed on some rank; the text names rank and system error.
     """
-    writer = make_writer(path)
+    writer = PlainWriter(path)
     try:
         with quiet_without_group():
             save(build_state(training), storage_writer=writer, no_dist=not dist.is_initialized())

@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from harness.reference.comm import any_rank, rank0_decides
 from harness.reference.config import TrainConfig
 from harness.reference.dcp import ALONE_WARNING, DcpFormat, build_state, list_files, report_failure, write_files
-from harness.reference.dcp_writer import make_writer
+from harness.reference.dcp_writer import PlainWriter
 from harness.reference.defects import omitted_parts
 from harness.reference.errors import CheckpointError
 from harness.reference.formats import CheckpointHeader
@@ -84,7 +84,7 @@ class DcpAsyncFormat(DcpFormat):
             warnings.filterwarnings("ignore", **ALONE_WARNING)
         future = async_save(
             build_state(training),
-            storage_writer=make_writer(path),
+            storage_writer=PlainWriter(path),
             process_group=self._group,
             async_stager=self._stager,
             no_dist=not dist.is_initialized(),

@@ -47,8 +47,9 @@ def system_error(error: BaseException) -> OSError | None:
     return None
 
 
-def make_writer(path: Path) -> FileSystemWriter:
-    """Return a writer of one file per rank, which syncs what it writes."""
-    writer = FileSystemWriter(path, thread_count=1)
-    writer.fs = PlainFileSystem()
-    return writer
+class PlainWriter(FileSystemWriter):
+    """Writes one file per rank, and syncs it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, thread_count=1)
+        self.fs = PlainFileSystem()

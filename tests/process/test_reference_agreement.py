@@ -79,7 +79,7 @@ def test_an_overflow_in_the_part_of_one_rank_is_known_to_all(ranks):
     assert ranks.run(overflow_in_one_part, 3) == [(True, 512.0)] * 3
 
 
-class BrokenWriter(dcp_async.FileSystemWriter):
+class BrokenWriter(dcp_async.PlainWriter):
     def write_data(self, plan, planner):
         raise OSError(28, "No space left on device")
 
@@ -91,7 +91,7 @@ def fail_in_the_background(world: World, out: Path, failing_rank: int) -> dict:
     store.save(training, out / "step-00000004")
     assert store.finish(wait=True)
     if world.rank == failing_rank:
-        dcp_async.FileSystemWriter = BrokenWriter
+        dcp_async.PlainWriter = BrokenWriter
     training.state.batch = 8
     returned = store.save(training, out / "step-00000008")
     error = ""

@@ -39,23 +39,23 @@ def gate(monkeypatch):
     """Writing waits until this is set."""
     opened = threading.Event()
 
-    class WaitingWriter(dcp_async.FileSystemWriter):
+    class WaitingWriter(dcp_async.PlainWriter):
         def write_data(self, plan, planner):
             assert opened.wait(PATIENCE_S)
             return super().write_data(plan, planner)
 
-    monkeypatch.setattr(dcp_async, "FileSystemWriter", WaitingWriter)
+    monkeypatch.setattr(dcp_async, "PlainWriter", WaitingWriter)
     yield opened
     opened.set()
 
 
 @pytest.fixture
 def broken(monkeypatch):
-    class BrokenWriter(dcp_async.FileSystemWriter):
+    class BrokenWriter(dcp_async.PlainWriter):
         def write_data(self, plan, planner):
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(dcp_async, "FileSystemWriter", BrokenWriter)
+    monkeypatch.setattr(dcp_async, "PlainWriter", BrokenWriter)
 
 
 def test_save_returns_while_the_files_are_still_being_written(tmp_path, gate):
@@ -113,7 +113,7 @@ def test_the_next_save_waits_for_the_last(tmp_path, gate):
 def test_a_failed_write_is_an_error_and_costs_that_save_only(tmp_path, broken, monkeypatch):
     training, form = job(tmp_path)
     with monkeypatch.context() as healthy:
-        healthy.setattr(dcp_async, "FileSystemWriter", dcp_async.FileSystemWriter.__mro__[1])
+        healthy.setattr(dcp_async, "PlainWriter", dcp_async.PlainWriter.__mro__[1])
         form.save(training, tmp_path / "step-00000000")
         assert form.finish(wait=True)
     move_on(training, 4)
