@@ -12,14 +12,16 @@ import itertools
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import psutil
 from filelock import FileLock
 
 from harness.errors import LaunchError, UsageError
@@ -32,6 +34,7 @@ from harness.seal import seal_of
 from harness.store import (
     Baseline,
     RankLog,
+    Record,
     RunDirectory,
     flipped_folder,
     parse_float,
@@ -279,7 +282,23 @@ def _why_not(attempt: Path, logs: dict[int, RankLog], plan: Plan) -> str:
         ending = f"{len(logs)} of {plan.attempts[0].world_size} ranks wrote an event log, not all of them to its end"
     start = "the uninterrupted run did not come to its end, so there is nothing to compare with"
     hint = "; expected a command that trains to its end and leaves with exit code 0" if failed is not None and not hung else ""
-    return f"{start}: {ending}{hint}; {_words(attempt)}"
+    words = _words(attempt)
+    return f"{start}: {ending}{hint}{_of_memory(exits, plan.attempts[0].world_size, words) if not hung else ''}; {words}"
+
+
+def _of_memory(exits: Sequence[Record], num_ranks: int, words: str) -> str:
+    """A hint where a process was killed, or says itself that there was not enough memory; else nothing."""
+    killed = any(record.get("signal") == "SIGKILL" for record in exits) or "SIGKILL" in words
+    if not killed and not re.search(r"(?i)MemoryError|bad_alloc|allocate memory|out of memory", words):
+        return ""
+    seen = "a process was killed by SIGKILL, and not by the harness" if killed else "there was not enough memory"
+    held = max((int(record.get("max_memory_kib", 0)) for record in exits), default=0) / 1024
+    memory = psutil.virtual_memory()
+    return (
+        f"; {seen}: {num_ranks} rank{'s' * (num_ranks > 1)}, of which the largest process that was seen held {held:.0f} MiB; the "
+        f"machine has {memory.total / 2**30:.1f} GiB, of which {memory.available / 2**30:.1f} are free now. Pass fewer ranks "
+        "(--world-size, where the command has {world_size}), a smaller model or smaller batches"
+    )
 
 
 def _no_step(workload: Reference | Command) -> str:

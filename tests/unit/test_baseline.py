@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.baseline import cache_key, first_difference, golden_scenario, noisy_components, not_rising, other_number
+from harness.baseline import _of_memory, cache_key, first_difference, golden_scenario, noisy_components, not_rising, other_number
 from harness.scenario import Command, Reference, Scenario
 from harness.store import RankLog
 
@@ -161,3 +161,31 @@ def test_what_is_gone_at_the_end_of_one_of_two_runs_is_no_noise():
     )
     other = log(averages={"ema": "c"}, generators={"own": "c"}, attributes={"time": "=3"})
     assert noisy_components(whole, other) == {"averages.ema", "generators.own", "attributes.time", "attributes.trainer.step"}
+
+
+@pytest.mark.parametrize(
+    ("exits", "words", "seen"),
+    [
+        ([{"signal": "SIGKILL", "max_memory_kib": 2048}], "it printed nothing", "a process was killed by SIGKILL"),
+        ([{"signal": None, "code": 1}], "exitcode  : -9 (pid: 7)  (SIGKILL)", "a process was killed by SIGKILL"),
+        (
+            [{"signal": None, "code": 1, "max_memory_kib": 2048}],
+            "RuntimeError: can't allocate memory",
+            "there was not enough memory",
+        ),
+        (
+            [{"signal": None, "code": 1, "max_memory_kib": 2048}],
+            "torch.OutOfMemoryError: CUDA out of memory",
+            "not enough memory",
+        ),
+    ],
+)
+def test_a_job_that_memory_has_no_room_for_is_told_what_to_pass(exits, words, seen):
+    said = _of_memory(exits, 8, words)
+    assert seen in said
+    assert {word for word in ("8 ranks", "--world-size", "GiB") if word not in said} == set()
+
+
+@pytest.mark.parametrize("words", ["it printed nothing", "ValueError: no data", "killed by SIGTERM"])
+def test_other_ends_have_nothing_to_do_with_memory(words):
+    assert _of_memory([{"signal": None, "code": 1}], 2, words) == ""
