@@ -255,7 +255,7 @@ class History:
                 for older in [one for one in last.values() if commit.tops & one.tops]:
                     del last[older.name]
                 last[commit.name] = commit
-            for commit in _rotated(list(last.values()), attempt.files("end")):
+            for commit in _rotated(list(last.values()), attempt.files("end"), self._run.plan.scenario.workload.commit_pattern):
                 del last[commit.name]
             for commit in [one for one in last.values() if self._replaced_unread(attempt, one)]:
                 del last[commit.name]
@@ -374,19 +374,23 @@ class History:
         return int(number[0]) if number else otherwise
 
 
-def _rotated(commits: list[Commit], files: Files | None) -> list[Commit]:
+def _rotated(commits: list[Commit], files: Files | None, pattern: str | None) -> list[Commit]:
     """Those that are gone, or of which files are gone, in a listing in which a newer one stands with all of its files."""
     if files is None:
         return []
-    standing = [commit for commit in commits if _stands(commit, files)]
+    standing = [commit for commit in commits if _stands(commit, files, pattern)]
     newest = max((commit.batch for commit in standing), default=0)
     return [commit for commit in commits if commit not in standing and commit.batch < newest]
 
 
-def _stands(commit: Commit, files: Files) -> bool:
-    """Whether none of its files is missing, whatever they hold."""
+def _stands(commit: Commit, files: Files, pattern: str | None) -> bool:
+    """Whether none of its files is missing, whatever they hold.
+
+    Where nobody knows its files, since `save()` never returned, the one that makes it a checkpoint must be there.
+    """
     if commit.files is None:
-        return any(top_level(path) == commit.name for path in files)
+        own = [path for path in files if top_level(path) == commit.name]
+        return bool(own) and (pattern is None or any(matches_path(pattern, path) for path in own))
     return all(path in files for path in commit.files)
 
 

@@ -19,6 +19,7 @@ from histories import (
     scenario,
 )
 
+from harness.oracle.history import Commit, _rotated
 from harness.oracle.retention import retention
 
 
@@ -356,6 +357,22 @@ def test_a_rotation_that_was_cut_half_way_owes_nothing_of_what_it_was_removing(t
     end_files(run, 0).update({f"{name_of(4, 'sharded')}/{file}": whole[f"{name_of(4, 'sharded')}/{file}"] for file in rest})
     end_files(run, 1).clear()
     assert retention(run, baseline()) == []
+
+
+@pytest.mark.parametrize(
+    ("rest", "pattern", "gone"),
+    [
+        (("rank0.bin",), "*/manifest.json", True),
+        (("rank0.bin", "manifest.json"), "*/manifest.json", False),
+        (("rank0.bin",), None, False),
+        ((), None, True),
+    ],
+)
+def test_of_a_save_that_never_returned_the_commit_mark_tells_whether_its_rotation_has_begun(rest, pattern, gone):
+    """Nobody knows what the one of batch 4 held, but it was a checkpoint, until its manifest was removed for that of batch 8."""
+    old, new = Commit(4, name_of(4, "sharded"), 0, None), Commit(8, name_of(8, "sharded"), 1, files_of(8, "sharded"))
+    listing = {**files_of(8, "sharded"), **{f"{old.name}/{file}": [1, "0" * 64] for file in rest}}
+    assert _rotated([old, new], listing, pattern) == [old] * gone
 
 
 def test_half_of_the_newest_is_a_loss_and_so_is_half_of_an_older_one_if_the_newer_is_not_whole(tmp_path):
