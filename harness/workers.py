@@ -220,7 +220,7 @@ def _child(
     with contextlib.suppress(BrokenPipeError):
         try:
             answers.send(("done", function(*arguments, *more)))
-        except HarnessError as error:
+        except (HarnessError, OSError) as error:
             answers.send(("raised", error))
         except Exception as error:  # noqa: BLE001  whatever it is, it is the harness's own fault and must be seen
             answers.send(("raised", RuntimeError(f"{type(error).__name__}: {error}")))

@@ -65,7 +65,11 @@ class Journal:
                 self._reserve.write_bytes(bytes(_RESERVE_BYTES))
             if _torn(self._fd):
                 os.write(self._fd, b"\n")  # the harness was killed within a line, which is left out when it is read
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError):  # nothing is left of a night that could not begin
+                self._reserve.unlink(missing_ok=True)
+                if not os.fstat(self._fd).st_size:
+                    self.path.unlink(missing_ok=True)
             os.close(self._fd)
             raise
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from harness.cli.common import make_writable, new_folder, no_folder, no_place_for, write
+from harness.errors import EXIT_HARNESS, UsageError
 
 
 @click.command(name="chaos")
@@ -84,9 +85,13 @@ def chaos(out: Path, json_file: Path | None, continued: str | None, **options: A
         raise
     finally:
         session.close()
+    click.echo(chaos_text(found))  # before it is written: a disk may be full
     text = to_text(chaos_json(["harness", *sys.argv[1:]], found))
-    write(found.folder / "result.json", text)
-    if json_file:
-        write(json_file, text)
-    click.echo(chaos_text(found))
-    return found.exit_code
+    code = found.exit_code
+    for file in (found.folder / "result.json", *([json_file] if json_file else [])):
+        try:
+            write(file, text)
+        except UsageError as error:
+            click.echo(f"harness: {error}; what was found stands above, and in {found.folder}", err=True)
+            code = code or EXIT_HARNESS
+    return code
