@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from harness.cli.common import make_writable, new_folder, no_folder, no_place_for, write
 from harness.errors import EXIT_HARNESS, UsageError
@@ -66,6 +67,8 @@ def chaos(out: Path, json_file: Path | None, continued: str | None, **options: A
     from harness.session import Session
 
     problems = [*no_folder(out), *no_place_for(json_file, out)]
+    if continued is not None and (said := [*problems, *_said_again()]):
+        raise UsageError(said)
     unfinished = find_unfinished(Path(continued) if continued else out) if continued is not None else None
     request = request_of(unfinished) if unfinished else parse_request(options, problems)
     make_writable(out)
@@ -95,3 +98,20 @@ def chaos(out: Path, json_file: Path | None, continued: str | None, **options: A
             click.echo(f"harness: {error}; what was found stands above, and in {found.folder}", err=True)
             code = code or EXIT_HARNESS
     return code
+
+
+def _said_again() -> list[str]:
+    """What is said beside --continue and would not be heard: the night goes on as it was asked for."""
+    context = click.get_current_context()
+    given = [
+        "the command" if parameter.name == "command" else parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name not in ("continued", "out", "json_file")
+        and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+    ]
+    if not given:
+        return []
+    words = ", ".join(given)
+    return [
+        f"--continue: the night goes on as it was asked for, and {words} would change nothing; expected only --out and --json"
+    ]
