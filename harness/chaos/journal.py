@@ -19,6 +19,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -144,7 +145,7 @@ def disk_full(folder: Path) -> CapabilityError:
     return CapabilityError(
         f"the disk under {folder} is full ({free.f_bavail * free.f_frsize >> 20} MiB are free)",
         "go on with this night",
-        "Nothing that was found is lost; make room there, then: harness chaos --continue " + str(folder),
+        "Nothing that was found is lost; make room there, then: harness chaos --continue " + shlex.quote(str(folder)),
     )
 
 

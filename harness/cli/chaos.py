@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,9 @@ def chaos(out: Path, json_file: Path | None, continued: str | None, **options: A
                 with new_folder(out.resolve(), request.scenario.name) as folder:
                     found = run_night(request, bench, folder, ticker.say, ticker.tick)
     except KeyboardInterrupt:
-        click.echo(f"harness: what was found so far is kept; harness chaos --continue {folder} goes on", err=True)
+        click.echo(
+            f"harness: what was found so far is kept; harness chaos --continue {shlex.quote(str(folder))} goes on", err=True
+        )
         raise
     finally:
         session.close()

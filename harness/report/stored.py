@@ -21,7 +21,7 @@ from harness import __version__
 from harness.case import judge_again
 from harness.errors import HarnessError, UsageError
 from harness.oracle.verdict import Verdict
-from harness.plan import Plan, read_plan
+from harness.plan import Plan, read_plan, replay_line
 from harness.report.checked import case_row
 from harness.report.document import RESULT_FILE, CaseRow, Document, FoundRow, clean, parse_document
 from harness.report.text import render
@@ -141,7 +141,10 @@ def relocated(document: Document, places: Mapping[str, str]) -> Document:
     """The document with other paths of replay files: old → new."""
 
     def moved(text: str, old: str) -> str:
-        return text.replace(old, places[old]) if old in places else text
+        if old not in places:
+            return text
+        pairs = ((replay_line(old), replay_line(places[old])), (old, places[old]))
+        return text.replace(*next(pair for pair in pairs if pair[0] in text or pair == pairs[-1]))
 
     cases = tuple(
         one.model_copy(update={"replay": moved(one.replay, one.replay), "text": moved(one.text, one.replay)})
