@@ -145,8 +145,13 @@ def disk_full(folder: Path) -> CapabilityError:
     return CapabilityError(
         f"the disk under {folder} is full ({free.f_bavail * free.f_frsize >> 20} MiB are free)",
         "go on with this night",
-        "Nothing that was found is lost; make room there, then: harness chaos --continue " + shlex.quote(str(folder)),
+        goes_on(folder, "; make room there, then: "),
     )
+
+
+def goes_on(folder: Path, until: str = "; go on with it: ") -> str:
+    """How a night goes on that could not come to its end, and what must be done before."""
+    return f"Nothing that was found is lost{until}harness chaos --continue {shlex.quote(str(folder))}"
 
 
 def read(path: Path) -> tuple[list[Entry], int]:

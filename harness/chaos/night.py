@@ -28,7 +28,7 @@ from harness.errors import is_full
 from harness.inject.disk import room_bytes
 from harness.scenario import Command, Scenario
 from harness.shrink.search import Failure, as_entry, recalled, shrink
-from harness.workers import Pool
+from harness.workers import DiedError, Pool
 
 DRAWN, CORPUS = "drawn", "corpus"
 # Schedules are drawn so many at a time, and of so many times more those are chosen that add most.
@@ -117,6 +117,8 @@ class _Night:
                 self._search()
         except _OutOfTimeError:
             self._out_of_time()
+        except DiedError as error:
+            raise DiedError(f"{error}. {journal.goes_on(self.folder)}") from None
         except OSError as error:
             if is_full(error):
                 raise journal.disk_full(self.folder) from error

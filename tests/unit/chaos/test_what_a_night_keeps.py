@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from harness.case import Workbench
@@ -11,6 +14,7 @@ from harness.chaos.found import Request
 from harness.chaos.journal import SCHEMA, find_unfinished
 from harness.chaos.night import _Night
 from harness.chaos.running import Ran
+from harness.errors import HarnessError
 from harness.launch.warm import WarmLaunch
 from harness.report.chaos import chaos_json
 from harness.scenario import job
@@ -157,3 +161,12 @@ def test_a_case_that_the_corpus_has_no_more_takes_nothing_else_with_it(corpus, b
     assert [(one.number, one.failed) for one in going_on.found.ran] == [(2, True)]
     assert not going_on.queue
     assert all("the corpus has no such case any more" in note for note in going_on.found.notes)
+
+
+def test_a_process_of_the_harness_that_dies_leaves_a_night_that_goes_on(begin, monkeypatch):
+    night = begin()
+    monkeypatch.setattr("harness.chaos.night._look", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(HarnessError, match=r"ended by signal 9 .* Nothing that was found is lost; go on with it: .*--continue"):
+        night.run()
+    night.close()
+    assert find_unfinished(night.folder).folder == night.folder
