@@ -30,7 +30,7 @@ from harness.case import judge_again
 from harness.errors import UsageError
 from harness.launch.understood import understand
 from harness.oracle.verdict import Verdict
-from harness.plan import Expected, Plan, versions, write_plan
+from harness.plan import Expected, Plan, replay_line, versions, write_plan
 from harness.redaction import Redactor, known_names, known_places, names_in
 from harness.scenario import Command
 from harness.store import AttemptRun, Baseline, Batch, RankLog, Record, Run, read_baseline, read_run
@@ -100,7 +100,7 @@ def read_failed(path: Path) -> tuple[Run, Baseline, Verdict]:
     if run.attempts and not run.attempts[-1].of("ended"):
         missing = missing or "its last attempt has no end"
     if missing:
-        raise UsageError([f"{path} is not complete: {missing}; run the case again: harness replay {path / 'plan.toml'}"])
+        raise UsageError([f"{path} is not complete: {missing}; run the case again: {replay_line(path / 'plan.toml')}"])
     verdict = judge_again(path)
     if verdict.outcome == "PASS":
         raise UsageError([f"{path} has passed, so there is nothing to report; expected the run directory of a failure"])

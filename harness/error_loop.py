@@ -17,6 +17,7 @@ from pathlib import Path
 from harness.case import Workbench, run_case
 from harness.causes import general
 from harness.oracle.verdict import Verdict
+from harness.plan import replay_line
 from harness.scenario import Scenario
 from harness.store import read_records
 from harness.workers import run_all
@@ -102,7 +103,7 @@ class ErrorLoop:
             first = cause.first
             lines.append(f"{cause.kind} of {cause.component}: {cause.text} ({cause.num_cases} of {len(self.judged)} runs)")
             lines.append(f"  {first.verdict.root.message if first.verdict.root else ''}")
-            lines.append(f"  repeat: harness replay {first.verdict.replay}")
+            lines.append(f"  repeat: {replay_line(first.verdict.replay)}")
         undecided = [one for one in self.judged if one.verdict.outcome == "INCONCLUSIVE"]
         lines += [f"undecided: occurrence {one.occurrence}: {one.verdict.findings[0].message}" for one in undecided]
         return "\n".join(lines)

@@ -7,6 +7,7 @@ Not responsible for: verdicts on a training job; a failed case is a result, not 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 EXIT_PASS = 0
@@ -69,3 +70,8 @@ class CapabilityError(HarnessError):
 
 class LaunchError(HarnessError):
     """The training processes could not be started at all (as against: they started and failed)."""
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a disk has no room left."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import platform
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -152,6 +153,11 @@ def _installed() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[key] = "not installed"
     return found
+
+
+def replay_line(file: str | Path) -> str:
+    """The line that runs a replay file again, as a shell takes it whatever the file is called."""
+    return f"harness replay {shlex.quote(str(file))}"
 
 
 def write_plan(plan: Plan, path: Path) -> None:

@@ -24,6 +24,7 @@ from harness.fault import DamageFault
 from harness.grammar import parse
 from harness.inject import damage as at_rest
 from harness.oracle.verdict import Verdict
+from harness.plan import replay_line
 from harness.scenario import Scenario
 from harness.shard import Shard
 from harness.staging import Recorded, stage, staged_plan
@@ -110,7 +111,7 @@ class Sweep:
             lines.append(
                 f"{cause.kind} of {cause.component}: {cause.text} ({cause.num_cases} case{'s' * (cause.num_cases != 1)})"
             )
-            lines.append(f"  {cause.first.damage.sentence}; repeat: harness replay {cause.first.verdict.replay}")
+            lines.append(f"  {cause.first.damage.sentence}; repeat: {replay_line(cause.first.verdict.replay)}")
         undecided = [one for one in self.judged if one.verdict.outcome == "INCONCLUSIVE"]
         lines += [f"undecided: {one.damage.sentence}: {one.verdict.findings[0].message}" for one in undecided]
         return "\n".join(lines)

@@ -128,6 +128,18 @@ def die_with(parent: int) -> None:
     signals.released()
 
 
+class DiedError(HarnessError):
+    """A process ended without an answer: somebody has killed it, or the machine was out of memory."""
+
+
+def _died_text(code: int) -> str:
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return (
+        f"a process of the harness {how} before it had answered: somebody has killed it, or this machine was out of memory; "
+        "fewer cases at a time (--jobs) need less"
+    )
+
+
 @dataclass
 class _Running:
     process: BaseProcess
@@ -192,7 +204,7 @@ class Pool:
             word, value = running.answers.recv()
         except EOFError:
             running.process.join()
-            word, value = "died", HarnessError(f"a process of the harness ended with {running.process.exitcode} and no answer")
+            word, value = "died", DiedError(_died_text(running.process.exitcode or 0))
         if word != "say":
             running.answers.close()
             running.process.join()
@@ -220,7 +232,7 @@ def _child(
     with contextlib.suppress(BrokenPipeError):
         try:
             answers.send(("done", function(*arguments, *more)))
-        except HarnessError as error:
+        except (HarnessError, OSError) as error:
             answers.send(("raised", error))
         except Exception as error:  # noqa: BLE001  whatever it is, it is the harness's own fault and must be seen
             answers.send(("raised", RuntimeError(f"{type(error).__name__}: {error}")))

@@ -89,7 +89,7 @@ class Corpus:
         name = identity(scenario)
         file = self.folder / "cases" / f"{name}.toml"
         if not file.exists():
-            new = file.with_suffix(".new")
+            new = file.with_suffix(f".{os.getpid()}.new")  # another night may find the same at this moment
             write_plan(make_plan(scenario.model_copy(update={"name": name})), new)
             with new.open("rb") as written:
                 os.fsync(written.fileno())

@@ -1,6 +1,7 @@
 """The state of a night on disk: append-only, each line durable before anything that depends on it happens.
 
-Responsible for: writing it, reading it back after the harness was killed, and finding the night that is to go on.
+Responsible for: writing it, by one process at a time, reading it back after the harness was killed, and finding the night that is
+to go on.
 Not responsible for: what the lines mean to a night (`harness.chaos.night`).
 
 A line is a JSON object with `event` and `at_s`, the seconds of the budget that were used by then:
@@ -15,15 +16,17 @@ A line is a JSON object with `event` and `at_s`, the seconds of the budget that 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import shlex
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.errors import CapabilityError, UsageError
+from harness.errors import CapabilityError, UsageError, is_full
 
 SCHEMA = "harness.night/1"
 NAME = "night.jsonl"
@@ -43,17 +46,33 @@ class Journal:
     Args:
         folder: of the night.
         used_s: seconds of its budget that were used before.
+
+    Raises:
+        UsageError: another process writes it.
+        OSError: it cannot be made.
     """
 
     def __init__(self, folder: Path, used_s: float = 0.0) -> None:
         self.path = folder / NAME
         self._began = time.monotonic() - used_s
         self._reserve = folder / _RESERVE_NAME
-        if not self._reserve.exists():
-            self._reserve.write_bytes(bytes(_RESERVE_BYTES))
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        if _torn(self.path):
-            os.write(self._fd, b"\n")  # the harness was killed within a line, which is left out when it is read
+        # Nothing else of this process may open it: a lock of this kind is gone with the first descriptor that is closed. It is no
+        # heritage of forked processes, which may live a moment longer than this one.
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            if not _locked(self._fd):
+                raise UsageError([_running_text(folder)])
+            if not self._reserve.exists():
+                self._reserve.write_bytes(bytes(_RESERVE_BYTES))
+            if _torn(self._fd):
+                os.write(self._fd, b"\n")  # the harness was killed within a line, which is left out when it is read
+        except BaseException as error:
+            if isinstance(error, OSError):  # nothing is left of a night that could not begin
+                self._reserve.unlink(missing_ok=True)
+                if not os.fstat(self._fd).st_size:
+                    self.path.unlink(missing_ok=True)
+            os.close(self._fd)
+            raise
 
     @property
     def used_s(self) -> float:
@@ -70,7 +89,7 @@ class Journal:
         try:
             self._append(line)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_full(error):
                 raise
             self._reserve.unlink(missing_ok=True)
             try:
@@ -92,11 +111,32 @@ class Journal:
         self._reserve.unlink(missing_ok=True)
 
 
-def _torn(path: Path) -> bool:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 1))
-        return file.read(1) not in (b"", b"\n")
+def _torn(fd: int) -> bool:
+    return os.pread(fd, 1, max(0, os.fstat(fd).st_size - 1)) not in (b"", b"\n")
+
+
+def _locked(fd: int) -> bool:
+    """Whether this process has the lock now; where a file system knows none, nobody is told apart."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
+    return True
+
+
+def _is_running(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False  # whoever wants to write it sees that
+    try:
+        return not _locked(fd)
+    finally:
+        os.close(fd)
+
+
+def _running_text(folder: Path) -> str:
+    return f"{folder}: this night is still running, in another process; expected one that has been killed (--continue DIR)"
 
 
 def disk_full(folder: Path) -> CapabilityError:
@@ -105,8 +145,13 @@ def disk_full(folder: Path) -> CapabilityError:
     return CapabilityError(
         f"the disk under {folder} is full ({free.f_bavail * free.f_frsize >> 20} MiB are free)",
         "go on with this night",
-        "Nothing that was found is lost; make room there, then: harness chaos --continue " + str(folder),
+        goes_on(folder, "; make room there, then: "),
     )
+
+
+def goes_on(folder: Path, until: str = "; go on with it: ") -> str:
+    """How a night goes on that could not come to its end, and what must be done before."""
+    return f"Nothing that was found is lost{until}harness chaos --continue {shlex.quote(str(folder))}"
 
 
 def read(path: Path) -> tuple[list[Entry], int]:
@@ -160,6 +205,9 @@ def find_unfinished(place: Path) -> Unfinished:
     files = [place / NAME] if (place / NAME).is_file() else sorted(place.glob(f"*/{NAME}"), key=lambda p: -p.stat().st_mtime)
     problems: list[str] = []
     for file in files:
+        if _is_running(file):
+            problems.append(_running_text(file.parent))
+            continue
         try:
             entries, _ = read(file)
         except UsageError as error:

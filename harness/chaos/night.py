@@ -24,10 +24,11 @@ from harness.chaos.found import Case, Found, Request
 from harness.chaos.journal import Journal, Unfinished
 from harness.chaos.places import JobMap
 from harness.chaos.running import Ran, run_one
+from harness.errors import is_full
 from harness.inject.disk import room_bytes
 from harness.scenario import Command, Scenario
 from harness.shrink.search import Failure, as_entry, recalled, shrink
-from harness.workers import Pool
+from harness.workers import DiedError, Pool
 
 DRAWN, CORPUS = "drawn", "corpus"
 # Schedules are drawn so many at a time, and of so many times more those are chosen that add most.
@@ -115,12 +116,15 @@ class _Night:
                 self._queue_corpus()
                 self._search()
         except _OutOfTimeError:
-            what = "the canary and the looks at the job" if self.job is None else "the first case"
-            found.blocked = found.blocked or (
-                f"the budget of {request.budget_s:g} s was used up before {what} had come to an end; expected a larger --budget"
-            )
+            self._out_of_time()
+        except DiedError as error:
+            raise DiedError(f"{error}. {journal.goes_on(self.folder)}") from None
+        except OSError as error:
+            if is_full(error):
+                raise journal.disk_full(self.folder) from error
+            raise
         cut = self.pool.end()
-        found.cut = len(cut)
+        found.cut += sum(isinstance(key, tuple) for key in cut)  # the looks are no cases
         for key in cut:
             if isinstance(key, tuple):
                 self._drop_rest(self.found.cases[key[0] - 1], again=key[1])
@@ -131,6 +135,19 @@ class _Night:
             self.corpus.end(found.coverage, self._history())
         self.journal.write("ended", exit=found.exit_code)
         return found
+
+    def _out_of_time(self) -> None:
+        """The budget ended before anything new was found; what a killed night had found is told all the same."""
+        looked, budget = self.job is not None, f"the budget of {self.request.budget_s:g} s"
+        if self.earlier and not looked:
+            self.scenario = self.request.scenario
+            self._take_up()
+        if self.found.ran:
+            self.found.cut += len(self.queue)
+            self.found.notes.append(f"{budget} was used up when the night went on; what it had found before is told here")
+        elif not self.found.blocked:
+            what = "the first case" if looked else "the canary and the looks at the job"
+            self.found.blocked = f"{budget} was used up before {what} had come to an end; expected a larger --budget"
 
     # -- before the first case ------------------------------------------------------------------------------------------
 
@@ -174,10 +191,10 @@ class _Night:
             if entry["event"] != "drawn":
                 continue
             case = self._drawn_before(entry)
-            if case is None:
-                break  # the rest is drawn again
             if case.number in results:
                 self._recall(case, results[case.number])
+            elif case.origin != DRAWN and case.number not in self.kept:
+                self.found.notes.append(f"case {case.number} ({case.origin}) was not run: the corpus has no such case any more")
             else:
                 for again in (False, True):
                     self._drop_rest(case, again)
@@ -195,14 +212,13 @@ class _Night:
             if case.failed and not case.flaky and case.ran is not None and Path(case.ran.path, "golden").is_dir():
                 self._new_failure(case)
 
-    def _drawn_before(self, entry: Mapping[str, Any]) -> Case | None:
+    def _drawn_before(self, entry: Mapping[str, Any]) -> Case:
         origin, schedule, scenario = str(entry["origin"]), _schedule_of(entry), None
         if origin != DRAWN:
             kept = {one.id: one for one in (self.corpus.cases()[0] if self.corpus else [])}.get(origin.removeprefix(f"{CORPUS} "))
             scenario = for_job(kept.scenario, self.scenario) if kept else None
-            if kept is None or scenario is None:
-                return None
-            self.kept[int(entry["number"])] = kept
+            if kept is not None and scenario is not None:
+                self.kept[int(entry["number"])] = kept
         self.ahead.add(schedule.points)
         return self._case(origin, schedule, int(entry["number"]), scenario)
 
@@ -375,8 +391,8 @@ class _Night:
         if self._is_kept(group):
             return
         scenario = case.scenario.model_copy(update={"expect": case.ran.expect})
-        if self.request.shrink:
-            left = self.request.budget_s - self.journal.used_s
+        left = self.request.budget_s - self.journal.used_s
+        if self.request.shrink and left > 0:
             budget_s = left * (1.0 if self.request.exit_first else _SHRINK_SHARE)
             bench = replace(self.bench, runs=self.folder / "shrinking")
             failure = Failure(scenario, group, Path(case.ran.path))

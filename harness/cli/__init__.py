@@ -14,7 +14,7 @@ import click
 
 from harness import __version__
 from harness.cli import bench, chaos, check, doctor, interval, judge, replay, report, report_bug, shrink, trace
-from harness.errors import EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_PASS, EXIT_USAGE, HarnessError
+from harness.errors import EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_PASS, EXIT_USAGE, HarnessError, is_full
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,8 +57,19 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         click.echo("harness: interrupted", err=True)
         code = EXIT_INTERRUPTED
-    except Exception:  # noqa: BLE001 - the last resort, and it shows everything
-        traceback.print_exc()
-        click.echo("harness: this is a defect of the harness itself; please report it with the text above", err=True)
+    except Exception as error:  # noqa: BLE001 - the last resort, and it shows everything
+        if isinstance(error, OSError) and is_full(error):
+            click.echo(f"harness: {_full_text(error)}", err=True)
+        else:
+            traceback.print_exc()
+            click.echo("harness: this is a defect of the harness itself; please report it with the text above", err=True)
         code = EXIT_HARNESS
     sys.exit(code or EXIT_PASS)
+
+
+def _full_text(error: OSError) -> str:
+    where = f"under {error.filename}" if error.filename else "of the run directories (--out) or of temporary files (TMPDIR)"
+    return (
+        f"the disk {where} is full ({error.strerror}), so nothing more can be said; what was finished before is still there. "
+        "Make room there, or name a folder on another one, and run this again"
+    )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from harness.cli.common import make_writable, new_folder, no_folder, no_place_for, write
+from harness.errors import EXIT_HARNESS, UsageError
 
 
 @click.command(name="chaos")
@@ -65,6 +68,8 @@ def chaos(out: Path, json_file: Path | None, continued: str | None, **options: A
     from harness.session import Session
 
     problems = [*no_folder(out), *no_place_for(json_file, out)]
+    if continued is not None and (said := [*problems, *_said_again()]):
+        raise UsageError(said)
     unfinished = find_unfinished(Path(continued) if continued else out) if continued is not None else None
     request = request_of(unfinished) if unfinished else parse_request(options, problems)
     make_writable(out)
@@ -80,13 +85,36 @@ def chaos(out: Path, json_file: Path | None, continued: str | None, **options: A
                 with new_folder(out.resolve(), request.scenario.name) as folder:
                     found = run_night(request, bench, folder, ticker.say, ticker.tick)
     except KeyboardInterrupt:
-        click.echo(f"harness: what was found so far is kept; harness chaos --continue {folder} goes on", err=True)
+        click.echo(
+            f"harness: what was found so far is kept; harness chaos --continue {shlex.quote(str(folder))} goes on", err=True
+        )
         raise
     finally:
         session.close()
+    click.echo(chaos_text(found))  # before it is written: a disk may be full
     text = to_text(chaos_json(["harness", *sys.argv[1:]], found))
-    write(found.folder / "result.json", text)
-    if json_file:
-        write(json_file, text)
-    click.echo(chaos_text(found))
-    return found.exit_code
+    code = found.exit_code
+    for file in (found.folder / "result.json", *([json_file] if json_file else [])):
+        try:
+            write(file, text)
+        except UsageError as error:
+            click.echo(f"harness: {error}; what was found stands above, and in {found.folder}", err=True)
+            code = code or EXIT_HARNESS
+    return code
+
+
+def _said_again() -> list[str]:
+    """What is said beside --continue and would not be heard: the night goes on as it was asked for."""
+    context = click.get_current_context()
+    given = [
+        "the command" if parameter.name == "command" else parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name not in ("continued", "out", "json_file")
+        and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+    ]
+    if not given:
+        return []
+    words = ", ".join(given)
+    return [
+        f"--continue: the night goes on as it was asked for, and {words} would change nothing; expected only --out and --json"
+    ]

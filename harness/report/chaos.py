@@ -10,6 +10,7 @@ from harness import __version__
 from harness.chaos.coverage import Coverage
 from harness.chaos.found import Case, Found
 from harness.oracle.verdict import public_component
+from harness.plan import replay_line
 from harness.report.result import SCHEMA
 
 _SHOWN = 5
@@ -45,9 +46,9 @@ def _group(found: Found, number: int, group: tuple[str, str], cases: Sequence[Ca
         lines += [f"   smallest: {'; '.join(smaller.scenario.faults) or 'no fault'} ({smaller.num_runs} runs; {end})"]
         lines += [f"   test: {smaller.files.test}"]
         lines += [f"   strace: {smaller.files.strace}"] if smaller.files.strace else []
-        lines += [f"   repeat: harness replay {smaller.files.replay}"]
+        lines += [f"   repeat: {replay_line(smaller.files.replay)}"]
     else:
-        lines += [f"   repeat: harness replay {first.ran.path}/plan.toml"]
+        lines += [f"   repeat: {replay_line(f'{first.ran.path}/plan.toml')}"]
     if first.flaky and first.again is not None:
         second = first.again.path or "(passed)"
         lines += [f"   flaky: it was {first.again.outcome} when repeated; first run: {first.ran.path}; second: {second}"]

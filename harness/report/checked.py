@@ -11,6 +11,7 @@ from pathlib import Path
 from harness.check import Check, Part
 from harness.oracle.unfelt import told
 from harness.oracle.verdict import Verdict
+from harness.plan import replay_line
 from harness.report.document import CaseRow, Document, FoundRow, PartRow, clean, summary_of
 from harness.report.exploration import check_json
 from harness.report.findings import Found, findings, part_findings, part_text, undecided
@@ -84,7 +85,7 @@ def _found(one: Found) -> FoundRow:
 
 def found_lines(one: FoundRow) -> list[str]:
     """One cause as lines of text."""
-    return [f"{one.kind} ({one.component}): {one.text}", *one.lines, f"repeat: harness replay {one.repeat}"]
+    return [f"{one.kind} ({one.component}): {one.text}", *one.lines, f"repeat: {replay_line(one.repeat)}"]
 
 
 def case_document(

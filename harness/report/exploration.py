@@ -16,6 +16,7 @@ from harness.check import Case, Check, Part
 from harness.error_loop import Injected
 from harness.explore import Exploration
 from harness.oracle.verdict import Verdict, public_component
+from harness.plan import replay_line
 from harness.report.result import SCHEMA
 from harness.report.text import render
 
@@ -108,7 +109,7 @@ def cause_lines(number: int, cause: Cause) -> list[str]:
     if root is not None:
         lines.append(f"   the first: {root.message}")
     lines += [f"   fault: {sentence}" for sentence in cause.shortest.state.faults]
-    return [*lines, f"   repeat: harness replay {cause.kept[0] / 'plan.toml'}"]
+    return [*lines, f"   repeat: {replay_line(cause.kept[0] / 'plan.toml')}"]
 
 
 def num(count: int, word: str) -> str:

@@ -32,6 +32,7 @@ _OWN_OPTIONS: tuple[str, ...] = (
     "--harness-html",
 )
 _OWN_OPTIONS += ("--harness-runs", "--junitxml", "--junit-xml", "-n")
+_OWN_OF_A_NIGHT = ("--seed", "--corpus")  # every night draws with another seed, and a corpus lies somewhere on each machine
 _SUMMED = ("judged", "resumes", "left_out", "cases")
 
 
@@ -82,7 +83,7 @@ def merge(documents: Sequence[StoredDocument]) -> Document | None:
 def _work(document: Document) -> tuple[str, ...]:
     """The command line without what each machine is told for itself: what is equal is the same work."""
     words, kept = list(document.command), []
-    own = (*_OWN_OPTIONS, "--seed") if "chaos" in words[:3] else _OWN_OPTIONS  # every night draws with another one
+    own = (*_OWN_OPTIONS, *_OWN_OF_A_NIGHT) if "chaos" in words[:3] else _OWN_OPTIONS
     while words:
         word = words.pop(0)
         if word == "--":  # what follows is the user's command

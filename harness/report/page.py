@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UsageError
-from harness.plan import narrate
+from harness.plan import narrate, replay_line
 from harness.report.curves import Curves, read_curves
 from harness.report.document import CaseRow, Document
 from harness.report.extra import missing_extra
@@ -88,6 +88,7 @@ def page(document: Document, runs: Sequence[StoredRun], nights: Sequence[Night] 
     shown = [_view(run) for run in chosen[:num_runs]]
     cases = worst_first(document.cases)
     return environment.get_template("page.html.j2").render(
+        replay_line=replay_line,
         document=document,
         title=" ".join(document.command) or "stored runs",
         outcome=document.outcome,

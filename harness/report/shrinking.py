@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.plan import replay_line
 from harness.scenario import Scenario
 from harness.shrink.search import Smaller
 
@@ -18,14 +19,14 @@ def shrunk_text(before: Scenario, smaller: Smaller) -> str:
         f"  {smaller.num_runs} runs in {smaller.took_s:.0f} s; {end}",
         f"  test: {smaller.files.test}",
         f"  strace: {smaller.files.strace}" if smaller.files.strace else f"  no strace line: {smaller.files.why_no_strace}",
-        f"  repeat: harness replay {smaller.files.replay}",
+        f"  repeat: {replay_line(smaller.files.replay)}",
     ]
     return "\n".join(lines)
 
 
 def nothing_to_shrink(file: Path, outcome: str) -> str:
     """For a case that does not fail."""
-    return f"{file} does not fail here: {outcome}; there is nothing to make smaller. harness replay {file} says more"
+    return f"{file} does not fail here: {outcome}; there is nothing to make smaller. {replay_line(file)} says more"
 
 
 def _short(scenario: Scenario) -> str:

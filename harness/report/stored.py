@@ -21,13 +21,14 @@ from harness import __version__
 from harness.case import judge_again
 from harness.errors import HarnessError, UsageError
 from harness.oracle.verdict import Verdict
-from harness.plan import Plan, read_plan
+from harness.plan import Plan, read_plan, replay_line
 from harness.report.checked import case_row
 from harness.report.document import RESULT_FILE, CaseRow, Document, FoundRow, clean, parse_document
 from harness.report.text import render
 from harness.store import RunDirectory, read_records
 
 _NOT_RUNS = {"golden", "checkpoints", "baselines", "__pycache__"}
+_BEHIND = " (where it was found; it is not here)"
 _RESULT_BYTES = 256 << 20  # a larger file is no document of ours
 
 
@@ -120,14 +121,30 @@ def _placed(stored: StoredDocument, runs: Sequence[StoredRun]) -> StoredDocument
         run = next((run for place in places if (run := place.of(replay)) is not None), None)
         if run is not None:
             found[replay] = str(run.path / "plan.toml")
-    return StoredDocument(stored.path, relocated(stored.document, found))
+    for one in stored.document.findings:
+        if one.shown in found and not Path(one.repeat).is_file():  # what was made smaller has stayed behind; the run is here
+            found.setdefault(one.repeat, found[one.shown])
+    document = relocated(stored.document, found)
+    findings = [one.model_copy(update={"lines": tuple(map(_left_behind, one.lines))}) for one in document.findings]
+    return StoredDocument(stored.path, document.model_copy(update={"findings": tuple(findings)}))
+
+
+def _left_behind(line: str) -> str:
+    """A line that names a file, with a word where it is not here."""
+    name, colon, file = line.partition(": ")
+    if not colon or name not in ("test", "strace") or Path(file).is_file() or file.endswith(_BEHIND):
+        return line
+    return line + _BEHIND
 
 
 def relocated(document: Document, places: Mapping[str, str]) -> Document:
     """The document with other paths of replay files: old → new."""
 
     def moved(text: str, old: str) -> str:
-        return text.replace(old, places[old]) if old in places else text
+        if old not in places:
+            return text
+        pairs = ((replay_line(old), replay_line(places[old])), (old, places[old]))
+        return text.replace(*next(pair for pair in pairs if pair[0] in text or pair == pairs[-1]))
 
     cases = tuple(
         one.model_copy(update={"replay": moved(one.replay, one.replay), "text": moved(one.text, one.replay)})

@@ -9,6 +9,7 @@ import html
 import re
 from collections.abc import Sequence
 
+from harness.plan import replay_line
 from harness.report.checked import found_lines
 from harness.report.document import CaseRow, Document, FoundRow
 from harness.report.exploration import num
@@ -24,7 +25,7 @@ def text(document: Document) -> str:
         lines += ["", f"{number}. {one.kind} ({one.component}): {one.text}"]
         lines += [f"   {line}" for line in one.lines]
         lines += [f"   diagnosis: {one.diagnosis}"] if one.diagnosis else []
-        lines += [f"   seen: {seen(one)}", f"   repeat: harness replay {one.repeat}"]
+        lines += [f"   seen: {seen(one)}", f"   repeat: {replay_line(one.repeat)}"]
     for name, found in (("could not be judged", document.undecided), ("left out", document.left_out), ("note", document.notes)):
         lines += ["", f"{name}:", *(f"  {line}" for line in found)] if found else []
     return "\n".join([*lines, "", outcome_line(document)]).lstrip("\n")

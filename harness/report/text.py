@@ -16,6 +16,7 @@ from harness.oracle.noise import Noise
 from harness.oracle.state import BEFORE_SAVE, IN_BASELINE, is_digest, short
 from harness.oracle.unfelt import told
 from harness.oracle.verdict import FiredFault, Verdict, likely_causes
+from harness.plan import replay_line
 
 _SHOWN_LOST = 6
 _NEXT = {
@@ -51,7 +52,7 @@ def render(verdict: Verdict, run_directory: Path) -> str:
     lines += [f"fault: {_fault(fired)}" for fired in verdict.fired] or ["fault: none fired"]
     if verdict.outcome == "INCONCLUSIVE":
         lines.append(f"next: {_UNENDED if root.message.endswith(UNENDED) else _NEXT[root.kind]}")
-    lines.append(f"repeat: harness replay {run_directory / 'plan.toml'}")
+    lines.append(f"repeat: {replay_line(run_directory / 'plan.toml')}")
     return "\n  ".join(lines)
 
 

@@ -48,6 +48,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_nothing_starts(tmp_path):
         (["chaos"], "found neither of --reference FORMAT and a command"),
         (["chaos", "--", "python", "train.py"], "the command has no {ckpt}"),
         (["chaos", "--continue", "."], "no night below"),
+        (["chaos", "--continue", ".", "--budget", "9h", "--", "x"], "--budget, the command would change nothing"),
         (["shrink", "/no/such/plan.toml"], "cannot read the replay file"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import tomllib
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from harness import plan as plan_module
 from harness.errors import UsageError
 from harness.grammar import parse
-from harness.plan import SCHEMA, AttemptPlan, Plan, make_plan, narrate, read_plan, versions, write_plan
+from harness.plan import SCHEMA, AttemptPlan, Plan, make_plan, narrate, read_plan, replay_line, versions, write_plan
 from harness.scenario import Scenario, job
 
 SENTENCES = (
@@ -377,3 +378,8 @@ def test_a_pipe_is_no_replay_file_and_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "plan.toml")
     with pytest.raises(UsageError, match="no regular file"):
         read_plan(tmp_path / "plan.toml")
+
+
+@pytest.mark.parametrize("name", ["plan.toml", "my runs/it's <b> $(id) ü.toml", "runs/a;b&c.toml"])
+def test_the_line_that_repeats_a_case_is_one_argument_for_a_shell(name):
+    assert shlex.split(replay_line(name)) == ["harness", "replay", name]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
 from harness.chaos.corpus import FAILING, FIXED, Corpus, for_job, identity
 from harness.chaos.coverage import Coverage
 from harness.errors import UsageError
+from harness.plan import write_plan
 from harness.scenario import Scenario, job
 
 CASE = job("sharded", ranks=2, faults="sigkill rank 1 at step 3", defects=("no-rng",))
@@ -85,3 +87,20 @@ def test_no_folder_for_it_is_wrong_usage(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write to the corpus"):
         Corpus(tmp_path / "file")
+
+
+def test_two_nights_may_find_the_same_at_one_moment(tmp_path, monkeypatch):
+    corpus, write, other = Corpus(tmp_path), write_plan, os.getpid() + 1
+
+    def written_by_both(plan, file):
+        write(plan, file)
+        if other not in asked:
+            asked.append(other)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "getpid", lambda: other)
+                assert corpus.keep(CASE) == identity(CASE)
+
+    asked = []
+    monkeypatch.setattr("harness.chaos.corpus.write_plan", written_by_both)
+    assert corpus.keep(CASE) == identity(CASE)
+    assert [path.name for path in (tmp_path / "cases").iterdir()] == [f"{identity(CASE)}.toml"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -51,6 +53,24 @@ def test_the_newest_that_has_not_ended_is_found(tmp_path):
     assert find_unfinished(tmp_path).folder == tmp_path / "two"
     with pytest.raises(UsageError, match="has come to its end"):
         find_unfinished(tmp_path / "three")
+
+
+def test_a_night_that_is_running_is_not_gone_on_with(tmp_path):
+    for name in ("killed", "running"):
+        begun(tmp_path / name).close()
+        os.utime(tmp_path / name / journal.NAME, ns=(1, {"killed": 1, "running": 2}[name] * 10**9))
+    line = "import sys; from pathlib import Path; from harness.chaos.journal import Journal\n"
+    line += "night = Journal(Path(sys.argv[1])); print('there', flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", line, str(tmp_path / "running")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"there\n"
+        assert find_unfinished(tmp_path).folder == tmp_path / "killed"
+        with pytest.raises(UsageError, match="still running, in another process"):
+            find_unfinished(tmp_path / "running")
+        with pytest.raises(UsageError, match="still running, in another process"):
+            Journal(tmp_path / "running")
+        other.kill()
+    assert find_unfinished(tmp_path / "running").folder == tmp_path / "running"
 
 
 @pytest.mark.parametrize(

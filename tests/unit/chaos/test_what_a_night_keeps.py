@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from harness.case import Workbench
 from harness.chaos.corpus import FAILING, FIXED, FLAKY, Corpus
 from harness.chaos.drawing import Schedule
 from harness.chaos.found import Request
+from harness.chaos.journal import SCHEMA, find_unfinished
 from harness.chaos.night import _Night
 from harness.chaos.running import Ran
+from harness.errors import HarnessError
 from harness.launch.warm import WarmLaunch
 from harness.report.chaos import chaos_json
 from harness.scenario import job
@@ -33,12 +38,15 @@ def begin(tmp_path):
     """A night with this corpus, which has taken up its cases."""
     nights = []
 
-    def make():
-        folder = tmp_path / f"night-{len(nights)}"
-        folder.mkdir()
-        request = Request(JOB, 1, 60.0, 1, corpus=tmp_path / "corpus", shrink=False)
+    def make(unfinished=None):
+        folder = unfinished.folder if unfinished else tmp_path / f"night-{len(nights)}"
+        folder.mkdir(exist_ok=True)
+        request = Request(JOB, 1, 60.0, 1, corpus=tmp_path / "corpus", shrink=False, canary=False)
         bench = Workbench(folder / "cases", tmp_path, WarmLaunch(tmp_path, 1))
-        nights.append(night := _Night(request, bench, folder, lambda _: None, lambda *_: None, None))
+        nights.append(night := _Night(request, bench, folder, lambda _: None, lambda *_: None, unfinished))
+        if unfinished:
+            return night
+        night.journal.write("night", schema=SCHEMA, began="2026-01-01T00:00:00+00:00", request={})
         night.scenario = JOB
         night._queue_corpus()
         return night
@@ -109,3 +117,56 @@ def test_a_flaky_one_that_passes_is_not_fixed(corpus, begin):
         night._settle(case)
     assert states(corpus) == {"3": (False, True), "4": (True, False)}
     assert len(night.found.fixed) == 1
+
+
+def killed(night, used_s):
+    """The night as it lies on disk when it was killed after so many seconds."""
+    night.journal._began -= used_s
+    night.journal.write("rounds", count=1)
+    night.close()
+    return find_unfinished(night.folder)
+
+
+def test_what_a_killed_night_had_found_is_told_when_its_budget_is_used_up(corpus, begin):
+    night = begin()
+    for step, outcome in ((3, "PASS"), (4, "FAIL"), (5, None)):
+        case = drawn(night, step)
+        if outcome:
+            case.ran = case.again = ran(outcome)
+            night._settle(case)
+    found = begin(killed(night, 120.0)).run()  # nothing can be run any more
+    assert (found.exit_code, found.count("PASS"), found.count("FAIL"), found.cut, found.blocked) == (1, 1, 1, 1, "")
+    assert ["used up when the night went on" in note for note in found.notes] == [True]
+    assert states(corpus) == {"4": (False, False)}
+
+
+def test_a_night_that_had_found_nothing_when_its_budget_was_used_up_says_so(begin):
+    night = begin()
+    drawn(night, 3)
+    found = begin(killed(night, 120.0)).run()
+    assert found.exit_code == 3
+    assert "before the canary and the looks" in found.blocked
+
+
+def test_a_case_that_the_corpus_has_no_more_takes_nothing_else_with_it(corpus, begin):
+    name = kept(corpus, 3, FAILING)
+    night = begin()  # with the case of the corpus as its first
+    case = drawn(night, 4)
+    case.ran = case.again = ran("FAIL")
+    night._settle(case)
+    (corpus.folder / "cases" / f"{name}.toml").unlink()
+    going_on = begin(killed(night, 1.0))
+    going_on.scenario = JOB
+    going_on._take_up()
+    assert [(one.number, one.failed) for one in going_on.found.ran] == [(2, True)]
+    assert not going_on.queue
+    assert all("the corpus has no such case any more" in note for note in going_on.found.notes)
+
+
+def test_a_process_of_the_harness_that_dies_leaves_a_night_that_goes_on(begin, monkeypatch):
+    night = begin()
+    monkeypatch.setattr("harness.chaos.night._look", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(HarnessError, match=r"ended by signal 9 .* Nothing that was found is lost; go on with it: .*--continue"):
+        night.run()
+    night.close()
+    assert find_unfinished(night.folder).folder == night.folder

@@ -154,6 +154,17 @@ def test_nights_of_chaos_are_one_work_whatever_they_were_seeded_with():
     assert len(combine(stored(*checks))[1]) == 0
 
 
+def test_where_a_corpus_lies_is_the_affair_of_each_machine():
+    words = [("harness", "chaos", "--corpus", f"/machine-{n}/corpus", "--", "train.py") for n in (1, 2)]
+    parts = [document(CASES[n - 1 :: 2], f"{n}/2", command=words[n - 1]) for n in (1, 2)]
+    for number, part in enumerate(parts):
+        command = (*words[number][:2], "--shard", part.shard, *words[number][2:])
+        parts[number] = part.model_copy(update={"command": command})
+    merged = merge(stored(*parts).documents)
+    assert not any(part.missing for part in merged.parts)
+    assert (merged.shard, len(merged.cases)) == ("", len(CASES))
+
+
 def test_history_is_a_line_a_night_and_what_cannot_be_read_is_said_and_kept(tmp_path):
     file = tmp_path / "history.jsonl"
     first, second = (night_of(document(CASES, began=f"2026-01-0{n}")) for n in (1, 2))

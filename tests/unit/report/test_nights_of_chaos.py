@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from on_disk import diverging, write_run
 
 from harness.report.document import parse_document
 from harness.report.history import in_order, night_of, read_history
 from harness.report.merge import merge
 from harness.report.page import page
 from harness.report.saving import Wanted, _merge_corpora, save_all
-from harness.report.stored import Places, StoredDocument, StoredRun, with_diagnoses
+from harness.report.stored import Places, StoredDocument, StoredRun, read_stored, with_diagnoses
 
 
 def written(index=1, count=2, began="", **more):
@@ -74,6 +75,19 @@ def test_a_finding_that_was_made_smaller_is_shown_by_the_run_that_was_drawn():
     assert (found.findings[0].repeat, found.findings[0].shown) == ("small.toml", "runs/x/plan.toml")
     assert found.findings[0].diagnosis == "why"
     assert Places([run]).showing(found.findings[0]) == run
+
+
+def test_what_was_made_smaller_and_stayed_behind_is_repeated_by_the_run_that_is_here(tmp_path):
+    path = write_run(tmp_path / "night" / "cases" / "case-00001", diverging())
+    text = written().replace("runs/x/plan.toml", "/gone/night/cases/case-00001/plan.toml")
+    (tmp_path / "night" / "result.json").write_text(text.replace("small.toml", "/gone/shrunk/case-00001/small.toml"))
+    (found,) = (one for one in read_stored([tmp_path / "night"]).documents)
+    (finding,) = found.document.findings
+    assert finding.repeat == finding.shown == str(path / "plan.toml")
+    assert "test: t.py (where it was found; it is not here)" in finding.lines
+    (tmp_path / "small.toml").write_text("")
+    (tmp_path / "night" / "result.json").write_text(text.replace("small.toml", str(tmp_path / "small.toml")))
+    assert read_stored([tmp_path / "night"]).documents[0].document.findings[0].repeat == str(tmp_path / "small.toml")
 
 
 def test_the_shares_of_a_night_are_one():

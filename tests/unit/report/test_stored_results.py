@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import histories as h
 import pytest
 from on_disk import HOSTILE, diverging, lines, named, with_operations, write_run
 
 from harness.errors import UsageError
-from harness.report.document import Document, parse_document, to_text
+from harness.plan import replay_line
+from harness.report.document import CaseRow, Document, parse_document, to_text
 from harness.report.merge import combine
-from harness.report.stored import Places, read_stored, stored_runs
+from harness.report.stored import Places, read_stored, relocated, stored_runs
 from harness.report.summary import text
 
 
@@ -186,3 +188,10 @@ def test_hostile_names_are_only_text(tmp_path):
     lines(path / "attempt-000" / "operations.jsonl", [{"event": "operation", "operation": 7, "rank": "x"}])
     (run,) = read_stored([path]).runs
     assert run.row.id == HOSTILE
+
+
+def test_the_line_that_repeats_a_case_follows_it_whatever_its_folder_is_called(tmp_path):
+    old, new = "/gone/it's here/run/plan.toml", "runs/it's here/run/plan.toml"
+    case = CaseRow(id="c", verdict="FAIL", fault="none", replay=old, text=f"FAIL\n  repeat: {replay_line(old)}")
+    (moved,) = relocated(Document(cases=(case,)), {old: new}).cases
+    assert (moved.replay, shlex.split(moved.text)[-1]) == (new, new)
