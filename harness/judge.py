@@ -25,6 +25,7 @@ from harness.oracle.fired import fired
 from harness.oracle.history import History
 from harness.oracle.hygiene import hygiene
 from harness.oracle.integrity import integrity
+from harness.oracle.leftover import leftover
 from harness.oracle.liveness import liveness
 from harness.oracle.loss import largest_differences, loss, max_difference
 from harness.oracle.memory import memory
@@ -53,6 +54,7 @@ ORACLES: tuple[Oracle, ...] = (
     completion,
     unsaved,
     integrity,
+    leftover,
     progress,
     retention,
     durability,
