@@ -83,7 +83,8 @@ BUGS = {
         "rng-stale": {("diverged", "rng.python"): _SAVED_AGAIN},
         "scale-not-saved-again": {("diverged", "scaler"): _SAVED_AGAIN},
         "warm-up-again": {("diverged", "scheduler"): _SAVED_AGAIN},
-        "emergency-stale": {("diverged", "optimizer"): (_ASKED_AGAIN,)},
+        # One step before the end no loss feels it any more.
+        "emergency-stale": {("diverged", "optimizer"): (_ASKED_AGAIN,), ("state-lost", "optimizer"): ((_kill(4), _term(13, 1)),)},
         "crash-loop-skips": {("data-skipped", "data"): ((_kill(4), _kill(4, 1)),)},
         "restarts-torn": {("resume-crashed", "process"): ((_kill(4), _TORN), (_term(1), _TORN))},
         "recovery-removes": {("last-good-lost", _FILES): ((_CUT_SECOND, _kill(4, 1)),)},
