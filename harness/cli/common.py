@@ -89,9 +89,13 @@ def no_place_for(file: Path | None, out: Path | None = None) -> list[str]:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a result. Raises: UsageError if it cannot be written."""
+    """Writes a result; leaves no part of a new file behind. Raises: UsageError if it cannot be written."""
+    new = not path.exists()
     try:
         # A path on disk need not be UTF-8, and stands in texts all the same.
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
+        if new:  # a part of it would be taken for all of it by whoever looks for the file
+            with contextlib.suppress(OSError):
+                path.unlink()
         raise UsageError([f"cannot write {path}: {error.strerror}"]) from None

@@ -9,6 +9,8 @@ import pytest
 from harness.chaos.found import Found
 from harness.chaos.journal import NAME, Journal
 from harness.cli import main
+from harness.cli.common import write
+from harness.errors import UsageError
 from harness.workers import Pool
 
 
@@ -67,3 +69,20 @@ def test_a_night_that_cannot_begin_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.undo()
     Journal(tmp_path).close()
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
+def test_no_part_of_a_result_is_left(tmp_path, monkeypatch):
+    file = tmp_path / "page.html"
+
+    def part(path, *_arguments, **_words):
+        path.touch()
+        full()
+
+    monkeypatch.setattr("pathlib.Path.write_text", part)
+    with pytest.raises(UsageError, match="No space left on device"):
+        write(file, "<html>")
+    assert not file.exists()
+    file.touch()
+    with pytest.raises(UsageError, match="No space left on device"):
+        write(file, "<html>")
+    assert file.exists()  # it is somebody's, perhaps /dev/stdout
