@@ -8,7 +8,7 @@ A line is a JSON object with `event` and `at_s`, the seconds of the budget that 
 
     night     schema, began (ISO 8601), request (what was asked for), scenario (the job, as a replay file has it)
     drawn     number, origin, faults, world_sizes, expect, max_attempts: before the case runs
-    finished  number, verdict (as in harness.result/1), points, paths
+    finished  number, ran and again (verdict as in harness.result/1, points, path), turned (regressed or fixed, of the corpus)
     shrunk    group, file: what a failure was made smaller to
     ended     exit
 """

@@ -226,6 +226,7 @@ class _Night:
         case.ran = _ran_of(entry["ran"])
         case.again = _ran_of(entry["again"]) if entry.get("again") else None
         self.found.coverage.add(case.ran.points)
+        self._count(case, str(entry.get("turned", "")))
 
     def _drop_rest(self, case: Case, again: bool) -> None:
         """Removes what an interrupted case has left, for which its next try is not to be taken."""
@@ -357,9 +358,9 @@ class _Night:
     def _settle(self, case: Case) -> None:
         """Nothing more is to be run of a case."""
         assert case.ran is not None
-        self.journal.write(
-            "finished", number=case.number, ran=_as_json(case.ran), again=_as_json(case.again) if case.again else None
-        )
+        again, turned = _as_json(case.again) if case.again else None, self._turned(case)
+        self.journal.write("finished", number=case.number, ran=_as_json(case.ran), again=again, turned=turned)
+        self._count(case, turned)
         if case.ran.outcome != "PASS" and not case.ran.missed:
             flaky = " (flaky: it did not when it was repeated)" if case.flaky else ""
             self.say(f"case {case.number}: {case.ran.outcome} {case.ran.kind} ({case.ran.component}){flaky}: {case.ran.message}")
@@ -368,20 +369,31 @@ class _Night:
         if case.failed and not case.flaky and len(self.found.groups()[case.ran.group]) > _KEPT_OF_A_GROUP:
             _keep_little(Path(case.ran.path))
         if case.number in self.kept:
-            self._regression(case, self.kept[case.number])
+            self._say_of_kept(case, self.kept[case.number])
         elif case.flaky and self.corpus:
             self.corpus.say(FLAKY, self.corpus.keep(case.scenario), case.ran.group, self.folder.name)
         elif case.failed:
             self._new_failure(case)
 
-    def _regression(self, case: Case, kept: Kept) -> None:
+    def _turned(self, case: Case) -> str:
+        """`regressed` or `fixed` of a case of the corpus that is now what it was not; "" of others."""
+        kept = self.kept.get(case.number)
+        if kept is None or case.ran is None:
+            return ""
+        if case.failed:
+            return "regressed" if kept.fixed else ""
+        return "fixed" if case.ran.outcome == "PASS" and not kept.flaky else ""  # of a flaky one a pass says nothing
+
+    def _count(self, case: Case, turned: str) -> None:
+        if turned and case.number in self.kept:
+            (self.found.regressed if turned == "regressed" else self.found.fixed).append(self.kept[case.number].id)
+
+    def _say_of_kept(self, case: Case, kept: Kept) -> None:
         assert case.ran is not None
         assert self.corpus is not None
         if case.failed:
-            self.found.regressed += [kept.id] if kept.fixed else []
             self.corpus.say(FLAKY if case.flaky else FAILING, kept.id, case.ran.group, self.folder.name)
-        elif case.ran.outcome == "PASS" and not kept.flaky:  # of a flaky one a pass says nothing
-            self.found.fixed.append(kept.id)
+        elif self._turned(case) == "fixed":
             self.corpus.say(FIXED, kept.id, kept.group, self.folder.name)
 
     def _new_failure(self, case: Case) -> None:
@@ -419,7 +431,7 @@ class _Night:
                 continue
             assert case.ran is not None
             if case.number in self.kept:
-                self._regression(case, self.kept[case.number])
+                self._say_of_kept(case, self.kept[case.number])
             elif not self._is_kept(case.ran.group):
                 self._keep(case.scenario.model_copy(update={"expect": case.ran.expect}), case.ran.group)
 

@@ -140,6 +140,20 @@ def test_what_a_killed_night_had_found_is_told_when_its_budget_is_used_up(corpus
     assert states(corpus) == {"4": (False, False)}
 
 
+def test_what_had_turned_before_a_night_was_killed_is_told_when_it_goes_on(corpus, begin):
+    names = [kept(corpus, 3, FIXED), kept(corpus, 4, FAILING)]
+    night = begin()
+    for case in night.found.cases:
+        case.ran = case.again = ran("FAIL" if night.kept[case.number].fixed else "PASS")
+        night._settle(case)
+    assert (night.found.regressed, night.found.fixed) == (names[:1], names[1:])
+    going_on = begin(killed(night, 1.0))
+    going_on.scenario = JOB
+    going_on._take_up()
+    assert (going_on.found.regressed, going_on.found.fixed) == (names[:1], names[1:])
+    assert states(corpus) == {"3": (False, False), "4": (True, False)}
+
+
 def test_a_night_that_had_found_nothing_when_its_budget_was_used_up_says_so(begin):
     night = begin()
     drawn(night, 3)
