@@ -1,14 +1,17 @@
-"""Signals that wait while this process forks.
+"""Ctrl-C is not lost, whenever it comes.
 
 Python calls functions of its modules right after a fork, in both processes, and what is raised in these is printed and lost: a
-Ctrl-C (or the alarm that ends a budget) that comes then would end nothing. So it is held until the fork is over.
+Ctrl-C (or the alarm that ends a budget) that comes then would end nothing. So it is held until the fork is over. What is raised
+in a finalizer, or in a callback of the garbage collector such as hypothesis has one, is lost too: it is remembered.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 _HELD = (signal.SIGINT, signal.SIGALRM)
 
@@ -26,6 +29,35 @@ def held() -> Iterator[None]:
 def released() -> None:
     """What has waited comes now; in a forked child nothing has."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+
+
+@contextlib.contextmanager
+def remembered() -> Iterator[Callable[[], None]]:
+    """Ctrl-C interrupts as ever, and where that was lost, the function that is given interrupts when it is called.
+
+    Does nothing outside of the main thread, and where somebody else answers Ctrl-C, or it is ignored.
+    """
+    asked: list[int] = []
+
+    def answer(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        signal.default_int_handler(number, frame)
+
+    def again() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    is_ours = (
+        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if not is_ours:
+        yield again
+        return
+    signal.signal(signal.SIGINT, answer)
+    try:
+        yield again
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def interrupted_with(code: int) -> None:

@@ -28,6 +28,7 @@ from harness.errors import is_full
 from harness.inject.disk import room_bytes
 from harness.scenario import Command, Scenario
 from harness.shrink.search import Failure, as_entry, recalled, shrink
+from harness.signals import remembered
 from harness.workers import DiedError, Pool
 
 DRAWN, CORPUS = "drawn", "corpus"
@@ -65,7 +66,8 @@ def run_night(
     """
     night = _Night(request, replace(bench, runs=folder / "cases", forked=True), folder, say, tick, unfinished)
     try:
-        return night.run()
+        with remembered() as night.interrupted:
+            return night.run()
     finally:
         night.close()
 
@@ -84,6 +86,7 @@ class _Night:
         self.journal = Journal(folder, unfinished.used_s if unfinished else 0.0)
         self.earlier = unfinished.entries if unfinished else ()
         self.pool = Pool(say)
+        self.interrupted: Callable[[], None] = lambda: None  # raises what a Ctrl-C had raised where it was lost
         self.queue: deque[tuple[Case, bool]] = deque()  # cases to be run; True: a failure to be repeated
         self.kept: dict[int, Kept] = {}
         self.new_groups: set[tuple[str, str]] = set()  # of failures that have gone into the corpus tonight
@@ -160,6 +163,7 @@ class _Night:
         self.pool.start("look", _look, self.request, self.bench, says=True)
         answers: dict[str, Any] = {}
         while len(self.pool):
+            self.interrupted()
             answers.update(self.pool.wait(self._left_s(needed_s=0.0)))
         if "canary" in answers:
             found.broken = canary.judged(answers["canary"])
@@ -258,6 +262,7 @@ class _Night:
         """Keeps all places busy until the budget ends, or nothing new can be drawn."""
         empty = 0
         while True:
+            self.interrupted()
             while len(self.pool) < self.request.jobs and self._has_time():
                 if not self.queue and empty < _EMPTY_ROUNDS and not self._enough() and self._has_time(self.drew_s):
                     empty = 0 if self._draw_round() else empty + 1

@@ -68,7 +68,8 @@ def kill_once(words: list[str], out: Path, number: signal.Signals, wait: Callabl
     if night.returncode is None:  # else it had ended, and is known by no number
         os.killpg(night.pid, number) if number == signal.SIGINT else night.send_signal(number)
     said = night.communicate(timeout=TIMEOUT_S)[1]
-    assert "Traceback" not in said, said
+    # What Python prints of a Ctrl-C that came in a callback of somebody else's is no error of ours.
+    assert "Traceback" not in said or "Exception ignored in" in said, said
     _, left = psutil.wait_procs(ours(out), timeout=60)
     assert left == [], [process.cmdline() for process in left]
     expected = 130 if number == signal.SIGINT else -number
