@@ -157,8 +157,9 @@ def test_a_torn_leftover_that_the_next_save_commits_is_found(check):
     # Nobody reads that checkpoint as long as the job goes on: it takes one more restart.
     _, done = check("trusts", options=("--power-cut", "none", "--no-recovery", "--budget", "20m"))
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "1. last-good-lost (checkpoint-files): rank 0's open of ckpt.pt.tmp comes before" in done.stdout
+    assert "1. corrupt-accepted (checkpoint-files): rank 0's open of ckpt.pt.tmp comes before" in done.stdout
     assert "rank 0's last write of ckpt.pt.tmp" in done.stdout
+    assert "ckpt.pt holds what the attempt before had left of it as ckpt.pt.tmp when it was killed" in done.stdout
     assert "\n2. " not in done.stdout
     assert "-resaved/plan.toml" in done.stdout
 
