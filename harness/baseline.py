@@ -288,7 +288,9 @@ def _why_not(attempt: Path, logs: dict[int, RankLog], plan: Plan) -> str:
 
 def _of_memory(exits: Sequence[Record], num_ranks: int, words: str) -> str:
     """A hint where a process was killed, or says itself that there was not enough memory; else nothing."""
-    killed = any(record.get("signal") == "SIGKILL" for record in exits) or "SIGKILL" in words
+    # A launcher says it of its own children; those that the harness has killed have another kind.
+    killed = any((one.get("kind"), one.get("signal")) == ("foreign-death", "SIGKILL") for one in exits)
+    killed = killed or re.search(r"exitcode\s*: -9\b|Signal 9 \(SIGKILL\)", words) is not None
     if not killed and not re.search(r"(?i)MemoryError|bad_alloc|allocate memory|out of memory", words):
         return ""
     seen = "a process was killed by SIGKILL, and not by the harness" if killed else "there was not enough memory"

@@ -436,6 +436,7 @@ class _Night:
                 continue
             assert case.ran is not None
             if case.number in self.kept:
+                self._count(case, self._turned(case))
                 self._say_of_kept(case, self.kept[case.number])
             elif not self._is_kept(case.ran.group):
                 self._keep(case.scenario.model_copy(update={"expect": case.ran.expect}), case.ran.group)

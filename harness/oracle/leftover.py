@@ -1,12 +1,13 @@
 """What a kill has left half written is never given the name of a checkpoint.
 
-Holds when no file that stands at the end of an attempt, under a name that the uninterrupted run ends with, has the very content
-that the attempt before had left under another name when it was killed, where the uninterrupted run's file is longer by more than
+Holds when no file of a checkpoint that stands at the end of an attempt, under a name that the uninterrupted run ends with, has
+the very content that the attempt before had left under another name, where the uninterrupted run's file is longer by more than
 chance: then it is a part of one. A restart that finds a temporary file and renames it unread does that, and nobody notices when
 the job ends there.
 
-Does not verify: the last bytes; names that the uninterrupted run does not end with; a part that was given its name and has been
-written anew, or removed, by the end of that attempt; what the harness has damaged; attempts of which no listing was recorded.
+Does not verify: the last bytes; what the uninterrupted run has not said to be a checkpoint, such as a log beside it; names that
+it does not end with; a part that was given its name and has been written anew, or removed, by the end of that attempt; what the
+harness has damaged; attempts of which no listing was recorded.
 """
 
 from __future__ import annotations
@@ -25,15 +26,22 @@ def leftover(run: Run, baseline: Baseline) -> list[Finding]:
     """Compares what stands at the end of each restart with what was left before it."""
     if baseline.files is None:
         return []
-    history = History(run, baseline)
+    history, saved = History(run, baseline), _saved(baseline)
     for attempt in run.attempts[1:]:
         left = run.attempts[attempt.index - 1].files("end") or {}
         hit = history.damaged(attempt.index)
         for path, whole in baseline.files.items():
-            name = "" if top_level(path) in hit else _left_as(path, attempt, left, whole[0])
+            top = top_level(path)
+            name = _left_as(path, attempt, left, whole[0]) if top in saved and top not in hit else ""
             if name:
                 return [_taken(path, name, attempt, left[name][0], whole[0])]
     return []
+
+
+def _saved(baseline: Baseline) -> set[str]:
+    """The top-level names of the uninterrupted run's checkpoints."""
+    saves = [record for log in baseline.ranks.values() for record in log.of("save") if record.get("checkpoint")]
+    return {top_level(str(name)) for record in saves for name in (record["checkpoint"], *(record.get("also") or ()))}
 
 
 def _left_as(path: str, attempt: AttemptRun, left: Files, size: int) -> str:
@@ -47,8 +55,8 @@ def _left_as(path: str, attempt: AttemptRun, left: Files, size: int) -> str:
 
 def _taken(path: str, name: str, attempt: AttemptRun, size: int, whole: int) -> Finding:
     text = (
-        f"at the end of attempt {attempt.index} {path} holds what the attempt before had left of it as {name} when it was killed:"
-        f" {size} of {whole} bytes"
+        f"at the end of attempt {attempt.index} {path} holds what the attempt before had left of it as {name}: "
+        f"{size} of {whole} bytes"
     )
     more = {"file": path, "attempt": attempt.index, "expected": f"{whole} bytes", "found": f"{size} bytes"}
     return fail("corrupt-accepted", _ORACLE, text, component="checkpoint-files", **more)

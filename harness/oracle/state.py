@@ -377,7 +377,7 @@ def _lost(attempt: AttemptRun, resume: Resume, component: str, before: str | Non
 
 def is_digest(value: str) -> bool:
     """Whether it is no value that people can read."""
-    return value == ABSENT or re.fullmatch(r"[0-9a-f]{8,}", value) is not None
+    return value == ABSENT or re.fullmatch(r"[0-9a-f]{16,}", value) is not None
 
 
 def short(digest: str) -> str:

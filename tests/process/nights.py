@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,8 @@ TIMEOUT_S = 900
 TRAINER = Path(__file__).parents[1] / "quality" / "double_faults" / "trainer.py"
 QUICK = ("--no-canary", "--launch", "cold", "--jobs", "4", "--faults", "kills,damage", "--seed", "3")
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGHUP)
+# What Python prints of a Ctrl-C that came in hypothesis's callback of the garbage collector, and drops.
+LOST = re.compile(r"Exception ignored in: <function gc_cumulative_time(?s:.)*?\nKeyboardInterrupt: *\n")
 CASES = 4
 # Of a night that is left alone, on two quiet cores; a later moment finds it ended.
 LASTS_S = {"small": 7.0, "reference": 18.0}
@@ -68,8 +71,7 @@ def kill_once(words: list[str], out: Path, number: signal.Signals, wait: Callabl
     if night.returncode is None:  # else it had ended, and is known by no number
         os.killpg(night.pid, number) if number == signal.SIGINT else night.send_signal(number)
     said = night.communicate(timeout=TIMEOUT_S)[1]
-    # What Python prints of a Ctrl-C that came in a callback of somebody else's is no error of ours.
-    assert "Traceback" not in said or "Exception ignored in" in said, said
+    assert "Traceback" not in LOST.sub("", said), said
     _, left = psutil.wait_procs(ours(out), timeout=60)
     assert left == [], [process.cmdline() for process in left]
     expected = 130 if number == signal.SIGINT else -number

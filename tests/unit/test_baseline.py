@@ -166,7 +166,11 @@ def test_what_is_gone_at_the_end_of_one_of_two_runs_is_no_noise():
 @pytest.mark.parametrize(
     ("exits", "words", "seen"),
     [
-        ([{"signal": "SIGKILL", "max_memory_kib": 2048}], "it printed nothing", "a process was killed by SIGKILL"),
+        (
+            [{"kind": "foreign-death", "signal": "SIGKILL", "max_memory_kib": 2048}],
+            "it printed nothing",
+            "a process was killed by SIGKILL",
+        ),
         ([{"signal": None, "code": 1}], "exitcode  : -9 (pid: 7)  (SIGKILL)", "a process was killed by SIGKILL"),
         (
             [{"signal": None, "code": 1, "max_memory_kib": 2048}],
@@ -186,6 +190,8 @@ def test_a_job_that_memory_has_no_room_for_is_told_what_to_pass(exits, words, se
     assert {word for word in ("8 ranks", "--world-size", "GiB") if word not in said} == set()
 
 
-@pytest.mark.parametrize("words", ["it printed nothing", "ValueError: no data", "killed by SIGTERM"])
+@pytest.mark.parametrize("words", ["it printed nothing", "ValueError: no data", "a handler of SIGKILL cannot be set"])
 def test_other_ends_have_nothing_to_do_with_memory(words):
-    assert _of_memory([{"signal": None, "code": 1}], 2, words) == ""
+    # The harness ends the ranks that are left when one of them has failed.
+    exits = [{"kind": "exited", "signal": None, "code": 1}, {"kind": "peer-died", "signal": "SIGKILL", "code": None}]
+    assert _of_memory(exits, 2, words) == ""

@@ -154,6 +154,15 @@ def test_what_had_turned_before_a_night_was_killed_is_told_when_it_goes_on(corpu
     assert states(corpus) == {"3": (False, False), "4": (True, False)}
 
 
+def test_what_regressed_when_the_budget_had_ended_is_told_though_it_was_not_repeated(corpus, begin):
+    name = kept(corpus, 3, FIXED)
+    night = begin()
+    night.found.cases[0].ran = ran("FAIL")
+    night._keep_unrepeated()
+    assert night.found.regressed == [name]
+    assert states(corpus) == {"3": (False, False)}
+
+
 def test_a_night_that_had_found_nothing_when_its_budget_was_used_up_says_so(begin):
     night = begin()
     drawn(night, 3)

@@ -35,7 +35,7 @@ def golden():
 def test_half_a_file_under_its_final_name_is_found(tmp_path, size):
     found = only(leftover(renamed(tmp_path, size=size), golden()), "corrupt-accepted")
     assert (found.file, found.attempt, found.component) == (LAST, 1, "checkpoint-files")
-    assert f"as {PART} when it was killed: {size} of 20000 bytes" in found.message
+    assert f"as {PART}: {size} of 20000 bytes" in found.message
 
 
 @pytest.mark.parametrize("size", [19_900, 20_000, 20_100])
@@ -52,6 +52,13 @@ def test_what_is_equal_by_chance_damaged_or_unknown_tells_nothing(tmp_path):
     assert leftover(anew, golden()) == []
     listing(anew, 1).clear()
     assert leftover(anew, golden()) == []
+
+
+def test_what_is_no_checkpoint_is_no_part_of_one(tmp_path):
+    """A log that a restart begins anew is as empty as some temporary file was."""
+    run = renamed(tmp_path, size=0)
+    listing(run, 1)["train.log"] = listing(run, 1).pop(LAST)
+    assert leftover(run, replace(golden(), files={LAST: WHOLE, "train.log": WHOLE})) == []
 
 
 def test_what_stood_there_before_is_no_part(tmp_path):
