@@ -560,9 +560,14 @@ def phrase(operation: Operation, trace: Trace | None = None) -> str:
     if trace is not None and operation.operation == "write":
         own = trace.of_rank(operation.rank)
         before, after = (own[i] if 0 <= i < len(own) else None for i in (operation.index - 1, operation.index + 1))
-        begins, ends = (one is None or (one.operation, one.path) != ("write", operation.path) for one in (before, after))
+        begins, ends = (one is None or not _is_write_of(one, operation) for one in (before, after))
         which = "" if begins and ends else "first " if begins else "last " if ends else ""
     return general(f"rank {operation.rank}'s {which}{operation.operation} of {what}")
+
+
+def _is_write_of(one: Operation, other: Operation) -> bool:
+    """Whether both write one file, which another rank may have renamed between them, or a directory above it."""
+    return one.operation == "write" and (one.path == other.path or 0 != one.inode == other.inode)
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -360,6 +360,11 @@ def test_an_operation_in_words():
     assert phrase(first) == "rank 0's write of a.tmp"
     assert phrase(first, ATOMIC) == "rank 0's first write of a.tmp"
     assert phrase(last, ATOMIC) == "rank 0's last write of a.tmp"
+    moved = (replace(first, inode=5), replace(last, inode=5, path="b.tmp"))  # by another rank, between the two
+    assert (
+        phrase(moved[1], replace(ATOMIC, events=(*ATOMIC.events[:1], *moved, *ATOMIC.events[3:])))
+        == "rank 0's last write of b.tmp"
+    )
     assert phrase(SHARDS.events[0], SHARDS) == "rank 0's write of step-*/rank0.tmp"
     assert phrase(ATOMIC.events[4], ATOMIC) == "rank 0's fsync of the checkpoint directory"
 
